@@ -1,0 +1,104 @@
+// y = x W^T for weights in any scheme, never expanded to FP32 in memory.
+//
+// Order of summation, the same in every instruction set, for any number of rows of x and any number of threads:
+// the K axis is cut into segments of the group length (schemes with groups along the row) or of kSegment elements;
+// a segment's sum is acc = fma(x[k], w[k], acc) for k ascending from acc = 0, w[k] the decoded code without its scale
+// (for affine groups: acc_x = sum of x likewise); segments are added in ascending order: y = fma(scale, acc, y), then
+// y = fma(minimum, acc_x, y) where the group has a minimum or zero point (minimum = -zero * scale); schemes with one
+// scale a row or matrix add the bare segment sums and multiply once at the end. INT8 x INT8 sums a segment in int32.
+// So results are bit-identical between scalar, AVX2 and AVX-512, prefill and decode.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/cpu.h"
+#include "base/threads.h"
+#include "tensor/quantized.h"
+
+namespace halftone {
+
+inline constexpr std::int64_t kSegment = 256;
+
+// A weight matrix [rows = outputs, cols = inputs] in the layout of the kernels.
+class PackedMatrix {
+ public:
+  PackedMatrix();
+  ~PackedMatrix();
+  PackedMatrix(PackedMatrix&&) noexcept;
+  PackedMatrix& operator=(PackedMatrix&&) noexcept;
+
+  std::int64_t rows() const;
+  std::int64_t cols() const;
+  std::size_t bytes() const;              // read from memory by one product: codes, scales, minimums
+  const Scheme& scheme() const;           // of the weights as they were given
+  const std::optional<Scheme>& activations() const;
+  std::string kernel_name() const;        // e.g. "fp8_e4m3.avx2"
+  void decode_row(std::int64_t row, std::span<float> out) const;  // dequantized, as dequantize_rows says
+
+  struct Data;  // kernels/matmul/packed.h
+  const Data& data() const { return *data_; }
+
+ private:
+  friend class PackedMatrixBuilder;
+  std::unique_ptr<Data> data_;
+};
+
+// Builds a PackedMatrix from row chunks, so that a large table is never in memory twice.
+class PackedMatrixBuilder {
+ public:
+  PackedMatrixBuilder(std::int64_t rows, std::int64_t cols, const Scheme& weights, std::optional<Scheme> activations,
+                      Isa isa = active_isa().isa);
+  ~PackedMatrixBuilder();
+  // Rows [first, first + chunk.rows), in any order; `first` a multiple of row_alignment() (chunks but the last likewise).
+  // Error(bad_input) if a code is NaN or infinite (kernels do not look).
+  void add_rows(std::int64_t first, const QuantizedTensor& chunk, ThreadPool& pool);
+  std::int64_t row_alignment() const;
+  PackedMatrix finish();
+
+ private:
+  std::unique_ptr<PackedMatrix::Data> data_;
+};
+
+PackedMatrix pack_matrix(const QuantizedTensor& tensor, std::optional<Scheme> activations, ThreadPool& pool,
+                         Isa isa = active_isa().isa);
+
+// Rows of x in the form that a product wants: as they are, fake-quantized in FP32 (exact decoded codes), or INT8 codes
+// with a scale a row. Made once and shared by all linears with the same input and activation scheme.
+class Activations {
+ public:
+  void assign(std::span<const float> x, std::int64_t rows, std::int64_t cols, const std::optional<Scheme>& scheme,
+              ThreadPool& pool);
+  std::int64_t rows() const { return rows_; }
+  std::int64_t cols() const { return cols_; }
+  const float* values() const { return values_.data(); }          // [rows, cols]; see assign
+  const std::int8_t* codes() const { return codes_.data(); }      // [rows, cols] for int8:token, else empty
+  const float* row_scales() const { return row_scales_.data(); }  // [rows] for int8:token and float token schemes
+  const std::optional<Scheme>& scheme() const { return scheme_; }
+
+ private:
+  std::int64_t rows_ = 0, cols_ = 0;
+  std::optional<Scheme> scheme_;
+  std::vector<float> values_;
+  std::vector<std::int8_t> codes_;
+  std::vector<float> row_scales_;
+};
+
+// y[m, rows(w)] (leading dimension ldy) = x w^T + bias (bias may be nullptr). x.scheme() must equal w.activations().
+void matmul(const PackedMatrix& w, const Activations& x, const float* bias, float* y, std::int64_t ldy,
+            ThreadPool& pool);
+
+// What `doctor` and the tests walk over: every kernel that was compiled in.
+struct MatmulKernelInfo {
+  std::string name;      // "fp8_e4m3"
+  Isa isa;
+  bool runnable;         // on this processor
+  std::string covers;    // which schemes it serves
+};
+std::vector<MatmulKernelInfo> matmul_kernels();
+
+}  // namespace halftone

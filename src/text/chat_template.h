@@ -1,0 +1,51 @@
+// Chat templates: the part of Jinja2 that the templates of language models use, rendered as transformers renders them
+// (trim_blocks, lstrip_blocks, loop controls). What it cannot run is a named error with line and column.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+namespace halftone {
+
+struct ChatMessage {
+  std::string role;  // system, user, assistant, tool
+  std::string content;
+};
+
+class ChatTemplate {
+ public:
+  // Parses. Error(bad_input) for syntax errors, Error(unsupported) for a construct, filter or function outside the subset;
+  // both with line and column.
+  explicit ChatTemplate(std::string source);
+  ~ChatTemplate();
+  ChatTemplate(ChatTemplate&&) noexcept;
+  ChatTemplate& operator=(ChatTemplate&&) noexcept;
+
+  // Variables as in transformers: messages, add_generation_prompt, tools, bos_token, eos_token, and any others.
+  // Key order of objects is kept (ordered_json). raise_exception(msg) becomes Error(bad_input).
+  std::string render(const nlohmann::ordered_json& variables) const;
+
+  // Markup and content apart: text that came from message content is marked, so that it can be tokenized with
+  // parse_control = false and can never become a control token.
+  struct Piece {
+    std::string text;
+    bool from_content = false;
+  };
+  std::vector<Piece> render_pieces(const std::vector<ChatMessage>& messages, bool add_generation_prompt,
+                                   const std::map<std::string, std::string>& special_tokens,
+                                   const nlohmann::ordered_json& extra = nlohmann::ordered_json::object()) const;
+
+  const std::string& source() const { return source_; }
+
+ private:
+  struct Program;
+  std::string source_;
+  std::unique_ptr<Program> program_;
+};
+
+}  // namespace halftone
