@@ -17,8 +17,20 @@ namespace halftone {
 // The matrices of a checkpoint with canonical names, as its quantization_config (config["quantization_config"], may be
 // absent) says. Plain tensors become dense schemes; GGUF blocks schemes with `ggml`. A scale without its weight or a
 // weight without its scale is Error(bad_input); a quant_method or format that cannot be read is Error(unsupported).
+// `notes` gets a line for everything that is read otherwise than written (static activation scales).
 std::shared_ptr<const WeightSource> stored_weights(std::shared_ptr<const TensorSource> tensors,
-                                                   const nlohmann::ordered_json& config);
+                                                   const nlohmann::ordered_json& config,
+                                                   std::vector<std::string>* notes = nullptr);
+
+// What stored_weights found, for jobs that carry every tensor over: one entry a tensor or quantized matrix, in file order.
+struct StoredEntry {
+  std::string name;                // of the plain tensor; module + ".weight" (or the bare name) of a quantized matrix
+  std::string module;              // for WeightSource::find; empty for plain tensors
+  bool quantized = false;          // has codes with scales, or GGUF blocks
+  WeightInfo info;                 // if quantized
+  std::vector<std::string> parts;  // tensors of the file that make it up
+};
+std::vector<StoredEntry> stored_entries(const TensorSource& tensors, const nlohmann::ordered_json& config);
 
 // A scheme for one module of an output checkpoint.
 struct StoredModule {
@@ -26,6 +38,7 @@ struct StoredModule {
   Scheme weights;
   std::optional<Scheme> activations;
   std::int64_t rows = 0, cols = 0;
+  bool is_table = false;  // an embedding (or tied head): compressed-tensors readers look for linear layers only
 };
 
 enum class StoredMethod { none, compressed_tensors, halftone };
@@ -37,8 +50,9 @@ StoredMethod choose_method(const std::vector<StoredModule>& quantized, std::stri
 std::vector<TensorInfo> stored_tensors(StoredMethod method, const StoredModule& module);
 
 // The bytes of stored_tensors()[which] for rows [first, first + chunk.rows) of the module. Tensors that belong to the
-// whole matrix (a global scale, a shape) are returned with the first chunk and empty afterwards; row-packed zero points
-// come with the last chunk.
+// whole matrix (a global scale, a shape, a scale a tensor) are returned with the first chunk and empty afterwards.
+// `first` and, before the last chunk, chunk.rows must be multiples of store_row_multiple().
+std::int64_t store_row_multiple(StoredMethod method, const StoredModule& module);
 std::vector<std::byte> store_rows(StoredMethod method, const StoredModule& module, std::size_t which,
                                   std::int64_t first, const QuantizedTensor& chunk);
 
