@@ -29,7 +29,8 @@ struct GgufVocabulary {
   std::optional<bool> add_bos, add_eos, add_space_prefix;
 };
 
-struct EncodeOptions {
+// (numeric/format.h has an EncodeOptions of its own, hence the name)
+struct TokenizeOptions {
   bool add_special = true;     // BOS/EOS where the tokenizer adds them
   bool parse_control = false;  // true: "<|im_end|>" in the text becomes the control token; false: it stays text
 };
@@ -38,7 +39,7 @@ class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  virtual std::vector<TokenId> encode(std::string_view text, const EncodeOptions& options = {}) const = 0;
+  virtual std::vector<TokenId> encode(std::string_view text, const TokenizeOptions& options = {}) const = 0;
   // The bytes of one token as it stands in the middle of a text; control tokens give "" unless show_control.
   virtual std::string token_bytes(TokenId id, bool show_control = false) const = 0;
   // Whole sequence; applies what the tokenizer says of the first token (Llama's prefixed space).
