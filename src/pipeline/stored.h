@@ -49,10 +49,11 @@ StoredMethod choose_method(const std::vector<StoredModule>& quantized, std::stri
 // The tensors (name, dtype, shape, bytes) that hold a module, in the order in which store_module fills them.
 std::vector<TensorInfo> stored_tensors(StoredMethod method, const StoredModule& module);
 
+// Before the last chunk of a module, chunks must start at and hold a multiple of so many rows.
+std::int64_t store_row_multiple(StoredMethod method, const StoredModule& module);
+
 // The bytes of stored_tensors()[which] for rows [first, first + chunk.rows) of the module. Tensors that belong to the
 // whole matrix (a global scale, a shape, a scale a tensor) are returned with the first chunk and empty afterwards.
-// `first` and, before the last chunk, chunk.rows must be multiples of store_row_multiple().
-std::int64_t store_row_multiple(StoredMethod method, const StoredModule& module);
 std::vector<std::byte> store_rows(StoredMethod method, const StoredModule& module, std::size_t which,
                                   std::int64_t first, const QuantizedTensor& chunk);
 
