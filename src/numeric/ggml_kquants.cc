@@ -40,7 +40,6 @@ ScaleMin search_scale_min(const float* x, const float* weights, int n, const Sea
     std::fill_n(codes, n, Byte{0});
     return {0.0F, -low};
   }
-  const float spread = high - low;
   const auto weighted_error = [&](const Byte* q, float scale, float minimum) {
     float error = 0.0F;
     for (int i = 0; i < n; ++i) {
@@ -54,13 +53,13 @@ ScaleMin search_scale_min(const float* x, const float* weights, int n, const Sea
   };
 
   const auto top = static_cast<float>(search.top);
-  float inverse = top / spread;
+  float inverse = top / (high - low);
   ScaleMin best{1.0F / inverse, low};
   round_all(inverse, codes);
   float best_error = weighted_error(codes, best.scale, best.minimum);
   std::array<Byte, 32> trial;
   for (int t = 0; t <= search.trials; ++t) {
-    inverse = (search.first + search.step * static_cast<float>(t) + top) / spread;
+    inverse = (search.first + search.step * static_cast<float>(t) + top) / (high - low);
     round_all(inverse, trial.data());
     float sum_q = 0.0F, sum_qq = 0.0F, sum_xq = 0.0F;
     for (int i = 0; i < n; ++i) {
@@ -82,6 +81,7 @@ ScaleMin search_scale_min(const float* x, const float* weights, int n, const Sea
       std::copy_n(trial.data(), n, codes);
       best_error = error;
       best = {scale, minimum};
+      low = minimum;  // later trials round against the minimum found so far
     }
   }
   best.minimum = -best.minimum;
