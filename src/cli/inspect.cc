@@ -27,7 +27,7 @@ void add_inspect(CLI::App& app, Common& common) {
     Json tensors = Json::array();
     for (const TensorInfo& info : checkpoint.tensors->tensors()) {
       bytes += info.bytes;
-      const std::string role(role_name(classify(info.name, info.shape)));
+      const std::string role(role_name(role_of(info.name, info.shape.size())));
       const std::string format(info.ggml ? ggml_info(*info.ggml).name : dtype_name(info.dtype));
       tensors.push_back({{"name", info.name}, {"role", role}, {"format", format}, {"shape", info.shape}, {"bytes", info.bytes}, {"file", info.file}});
       Group& group = groups[{role, format}];

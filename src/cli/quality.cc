@@ -1,5 +1,7 @@
 #include "cli/quality.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 namespace halftone::cli {

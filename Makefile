@@ -1,0 +1,51 @@
+# The verbs people type. Everything is built under build/; `make` leaves the tool at build/release/halftone.
+.DEFAULT_GOAL := release
+.PHONY: release dev demo test test-unit bench bench-peers lint format dependencies reference clean
+
+JOBS ?= $(shell nproc)
+REFERENCE_PYTHON := build/reference/bin/python3
+
+dependencies:
+	@tools/install_dependencies.sh
+
+build/%/build.ninja: CMakeLists.txt cmake/halftone.cmake CMakePresets.json | dependencies
+	cmake --preset $*
+
+release dev: %: build/%/build.ninja
+	cmake --build --preset $@ -j $(JOBS)
+
+# The main job on a real model: fetch, quantize three ways, compare with the original, answer a prompt.
+demo: release
+	python3 tools/demo.py
+
+# Python packages to compare with (torch, transformers, ...), in an environment of their own. Without them (no network)
+# the tests that need them say SKIPPED.
+reference: | dependencies
+	@tools/reference_environment.sh || echo "reference environment not available: tests that need it will be SKIPPED"
+
+# Unit tests under ASan and UBSan, then everything that runs the release tool.
+test: release dev reference
+	ctest --test-dir build/dev -L unit --output-on-failure -j $(JOBS)
+	ctest --test-dir build/release -LE unit --output-on-failure
+
+test-unit: release
+	ctest --test-dir build/release -L unit --output-on-failure -j $(JOBS)
+
+bench: release
+	cmake --preset release -DHALFTONE_BENCH=ON
+	cmake --build --preset release -j $(JOBS)
+	build/release/matmul_bench
+	build/release/halftone bench $$(build/release/halftone get smollm2-135m)
+
+lint:
+	@tools/install_dependencies.sh --lint
+	git ls-files '*.h' '*.cc' | xargs clang-format --dry-run -Werror
+	cmake --preset release
+	git ls-files 'src/**/*.cc' | grep -v -e _avx -e _fuzz -e _bench | xargs -P $(JOBS) -n 4 clang-tidy -p build/release --quiet
+
+format:
+	@tools/install_dependencies.sh --lint
+	git ls-files '*.h' '*.cc' | xargs clang-format -i
+
+clean:
+	rm -rf build
