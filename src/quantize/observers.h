@@ -29,7 +29,8 @@ std::unique_ptr<ScaleObserver> make_observer(std::string_view name);
 std::vector<std::string> observer_names();
 
 // Rows under a scheme with the observer's scales; with absmax the same as quantize_rows (tensor/quantized.h).
-// Dense schemes and GGUF blocks have no scales to choose and go to quantize_rows.
+// Dense schemes and GGUF blocks have no scales to choose, and one scale a tensor would need all rows at once: these
+// are always coded with abs-max.
 QuantizedTensor quantize_with(const ScaleObserver& observer, const Scheme& scheme, std::span<const float> values,
                               std::int64_t rows, std::int64_t cols, const TensorStats& whole);
 

@@ -1,0 +1,83 @@
+// The recipes of recipes/, so that the binary finds them without the source tree. recipe_test.cc compares them with the
+// files: after a change there, change here.
+#include "quantize/recipe.h"
+
+namespace halftone {
+
+std::vector<Preset> recipe_presets() {
+  return {
+      {"fp8", R"json(// FP8 (E4M3) weights with a scale an output channel, FP8 activations with a scale a token. Loads in vLLM and transformers.
+{
+  "description": "FP8 weights per channel, FP8 activations per token",
+  "default": {"weights": "fp8_e4m3:channel", "activations": "fp8_e4m3:token"}
+}
+)json"},
+      {"fp8_block", R"json(// FP8 as DeepSeek-V3 uses it: weights in 128x128 tiles, activations in groups of 128 along the row.
+{
+  "description": "FP8 weights in 128x128 blocks, FP8 activations in groups of 128",
+  "default": {"weights": "fp8_e4m3:128x128", "activations": "fp8_e4m3:g128"}
+}
+)json"},
+      {"int4", R"json(// INT4 weights in groups of 64 with zero points; the embedding table and the head in 8 bits.
+{
+  "description": "INT4 weights in groups of 64 with zero points, 8-bit embedding and head",
+  "default": {"weights": "int4:g64:asym"},
+  "rules": [
+    {"match": "head", "weights": "int8:channel"},
+    {"match": "embedding", "weights": "int8:channel"}
+  ]
+}
+)json"},
+      {"mxfp4", R"json(// OCP MXFP4: FP4 (E2M1) weights in blocks of 32 with power-of-two scales.
+{
+  "description": "MXFP4 weights",
+  "default": {"weights": "mxfp4"}
+}
+)json"},
+      {"mxfp8", R"json(// OCP MXFP8: FP8 (E4M3) weights in blocks of 32 with power-of-two scales.
+{
+  "description": "MXFP8 weights",
+  "default": {"weights": "fp8_e4m3:g32:e8m0"}
+}
+)json"},
+      {"nvfp4", R"json(// NVFP4: FP4 (E2M1) weights in blocks of 16 with FP8 scales and one FP32 scale a matrix.
+{
+  "description": "NVFP4 weights",
+  "default": {"weights": "nvfp4"}
+}
+)json"},
+      {"q4_k_m", R"json(// GGUF's Q4_K_M mixture: Q4_K, with Q6_K for the values, the FFN's way down and the head.
+{
+  "description": "Q4_K weights, Q6_K for attention.v, ffn.down and the head",
+  "default": {"weights": "q4_k"},
+  "rules": [
+    {"match": "head", "weights": "q6_k"},
+    {"match": "embedding", "weights": "q4_k"},
+    {"match": "attention.v", "weights": "q6_k"},
+    {"match": "ffn.down", "weights": "q6_k"},
+    {"match": "expert.down", "weights": "q6_k"}
+  ]
+}
+)json"},
+      {"w4a16", R"json(// INT4 weights in groups of 128, symmetric: what most servers read.
+{
+  "description": "INT4 weights in groups of 128",
+  "default": {"weights": "int4:g128"}
+}
+)json"},
+      {"w8a16", R"json(// INT8 weights, activations in full precision.
+{
+  "description": "INT8 weights per channel",
+  "default": {"weights": "int8:channel"}
+}
+)json"},
+      {"w8a8", R"json(// INT8 weights with a scale an output channel, INT8 activations with a scale a token.
+{
+  "description": "INT8 weights per channel, INT8 activations per token",
+  "default": {"weights": "int8:channel", "activations": "int8:token"}
+}
+)json"},
+  };
+}
+
+}  // namespace halftone
