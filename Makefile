@@ -1,6 +1,6 @@
 # The verbs people type. Everything is built under build/; `make` leaves the tool at build/release/halftone.
 .DEFAULT_GOAL := release
-.PHONY: release dev demo test test-unit bench bench-peers lint format dependencies reference clean
+.PHONY: release dev demo test test-unit bench lint format dependencies reference clean
 
 JOBS ?= $(shell nproc)
 REFERENCE_PYTHON := build/reference/bin/python3
