@@ -31,12 +31,12 @@ float exp_f32(float x) {
 float tanh_f32(float x) {
   const float a = std::fabs(x);
   if (a < kTanhSplit) {
-    const float z = x * x;
+    const float z = a * a;
     float q = std::fma(kTanh4, z, kTanh3);
     q = std::fma(q, z, kTanh2);
     q = std::fma(q, z, kTanh1);
     q = std::fma(q, z, kTanh0);
-    return std::fma(q, z * x, x);
+    return std::copysign(std::fma(q, z * a, a), x);
   }
   const float y = 1.0F - 2.0F / (exp_f32(a + a) + 1.0F);
   return std::copysign(y, x);

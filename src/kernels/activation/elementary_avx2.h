@@ -35,17 +35,18 @@ namespace halftone::avx2 {
 [[maybe_unused]] static inline __m256 tanh_f32(__m256 x) {
   const __m256 sign_bit = _mm256_set1_ps(-0.0F);
   const __m256 a = _mm256_andnot_ps(sign_bit, x);
-  const __m256 z = _mm256_mul_ps(x, x);
+  const __m256 z = _mm256_mul_ps(a, a);
   __m256 q = _mm256_fmadd_ps(_mm256_set1_ps(kTanh4), z, _mm256_set1_ps(kTanh3));
   q = _mm256_fmadd_ps(q, z, _mm256_set1_ps(kTanh2));
   q = _mm256_fmadd_ps(q, z, _mm256_set1_ps(kTanh1));
   q = _mm256_fmadd_ps(q, z, _mm256_set1_ps(kTanh0));
-  const __m256 small = _mm256_fmadd_ps(q, _mm256_mul_ps(z, x), x);
+  const __m256 small = _mm256_fmadd_ps(q, _mm256_mul_ps(z, a), a);
   const __m256 e = exp_f32(_mm256_add_ps(a, a));
   const __m256 y =
       _mm256_sub_ps(_mm256_set1_ps(1.0F), _mm256_div_ps(_mm256_set1_ps(2.0F), _mm256_add_ps(e, _mm256_set1_ps(1.0F))));
-  const __m256 large = _mm256_or_ps(_mm256_andnot_ps(sign_bit, y), _mm256_and_ps(sign_bit, x));
-  return _mm256_blendv_ps(large, small, _mm256_cmp_ps(a, _mm256_set1_ps(kTanhSplit), _CMP_LT_OQ));
+  const __m256 magnitude =
+      _mm256_blendv_ps(_mm256_andnot_ps(sign_bit, y), small, _mm256_cmp_ps(a, _mm256_set1_ps(kTanhSplit), _CMP_LT_OQ));
+  return _mm256_or_ps(magnitude, _mm256_and_ps(sign_bit, x));
 }
 
 // Lanes 0 .. n-1 (n <= 8) set.

@@ -43,8 +43,8 @@ struct AttentionSpec {
 // Order of summation, the same in every instruction set, for any number of rows and threads. For a row, a head and a
 // page: score = scale * s with s = fma(q[d], k[d], s) for d ascending; p = exp(score - m) with m the largest score of
 // the page that the row may see; l = sum of p in eight lanes by token % 8, folded; o = fma(p, v, o) for tokens
-// ascending. Pages in ascending order: M' = max(M, m), a = exp(M - M'), b = exp(m - M'), O = fma(o, b, O * a), L =
-// fma(l, b, L * a). The result is O / L.
+// ascending. Pages in ascending order: M' = max(M, m), a = exp(M - M'), b = exp(m - M'), O = fma(o, b, O * a),
+// L = l * b + L * a. The result is O / L.
 void attention(const AttentionSpec& spec, const KvLayout& layout, const float* q, std::int64_t rows,
                std::int64_t first_position, std::span<const std::byte* const> pages, float* out, ThreadPool& pool);
 

@@ -14,14 +14,14 @@ namespace halftone {
 struct RopeSpec {
   enum class Type { default_, linear, llama3, yarn } type = Type::default_;
   double theta = 10000.0;
-  std::int64_t dim = 0;             // rotated dimensions of a head (<= head_dim), even
-  double factor = 1.0;              // linear, llama3, yarn
+  std::int64_t dim = 0;                                  // rotated dimensions of a head (<= head_dim), even
+  double factor = 1.0;                                   // linear, llama3, yarn
   double low_freq_factor = 1.0, high_freq_factor = 4.0;  // llama3
   std::int64_t original_context = 8192;                  // llama3, yarn
   double beta_fast = 32.0, beta_slow = 1.0;              // yarn
-  std::optional<double> attention_factor, mscale, mscale_all_dim;  // yarn
-  bool truncate = true;                                            // yarn: bounds rounded to whole dimensions
-  std::vector<float> divisors;      // GGUF rope_freqs: frequencies are divided by these (dim/2), else empty
+  std::optional<double> attention_factor = std::nullopt, mscale = std::nullopt, mscale_all_dim = std::nullopt;  // yarn
+  bool truncate = true;              // yarn: bounds rounded to whole dimensions
+  std::vector<float> divisors = {};  // GGUF rope_freqs: frequencies are divided by these (dim/2), else empty
 };
 
 struct RopeFrequencies {
