@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <memory>
 #include <vector>
 
 #include "base/error.h"
@@ -14,14 +15,35 @@ namespace halftone {
 namespace {
 
 constexpr std::int64_t kMaxBlockRows = 64;  // rows that share one decoding of a page
+constexpr std::int64_t kSerialPairs = 48;   // (row, head, page) triples that are done before a second thread wakes
 constexpr std::int64_t kMaxSplitRows = 8;   // up to here pages may be shared out among threads
 constexpr std::int64_t kPairs = 16;  // (row, head) pairs whose scores are kept at a time, so that keys stay in L1
 
+// Floats that start at a cache line: registers loaded from here never straddle two lines.
+class AlignedFloats {
+ public:
+  void resize(std::int64_t n) {
+    constexpr std::size_t kLine = 64;
+    const std::size_t bytes = static_cast<std::size_t>(n) * sizeof(float);
+    if (storage_.size() < bytes + kLine) storage_.resize(bytes + kLine);
+    void* start = storage_.data();
+    std::size_t space = storage_.size();
+    data_ = static_cast<float*>(std::align(kLine, bytes, start, space));
+  }
+  float* data() { return data_; }
+  const float* data() const { return data_; }
+
+ private:
+  std::vector<std::byte> storage_;
+  float* data_ = nullptr;
+};
+
 struct Scratch {
-  std::vector<float> raw, keys, values;      // a page of one head: [tokens][dim], [dim][tokens], [tokens][dim]
-  std::vector<float> scores;                 // [kPairs][tokens]
-  std::vector<float> part;                   // [dim]
-  std::vector<float> outputs, maxima, sums;  // of the pairs of a task
+  AlignedFloats raw, keys, values;  // a page of one head: [tokens][dim], [dim][tokens], [tokens][dim]
+  AlignedFloats scores;             // [kPairs][tokens]
+  AlignedFloats part;               // [dim]
+  AlignedFloats outputs;            // [pairs of a task][dim]
+  std::vector<float> maxima, sums;  // [pairs of a task]
 };
 
 Scratch& scratch() {
@@ -85,7 +107,7 @@ void Job::decode_rows(const std::byte* page, std::size_t codes, std::size_t scal
 
 // Keys (transposed) and values of the first `tokens` tokens; slots after them may hold anything and are not read.
 void Job::load_page(std::int64_t page, std::int64_t kv_head, std::int64_t tokens, Scratch& s) const {
-  const auto numbers = static_cast<std::size_t>(kKvPageTokens * dim);
+  const std::int64_t numbers = kKvPageTokens * dim;
   s.raw.resize(numbers);
   s.keys.resize(numbers);
   s.values.resize(numbers);
@@ -93,7 +115,7 @@ void Job::load_page(std::int64_t page, std::int64_t kv_head, std::int64_t tokens
   HT_CHECK(bytes != nullptr);
   const auto row = static_cast<std::size_t>(kv_head * kKvPageTokens);
   decode_rows(bytes, map.key_codes(row), map.key_scale(row), tokens, s.raw.data());
-  std::fill(s.raw.begin() + tokens * dim, s.raw.end(), 0.0F);
+  std::fill(s.raw.data() + tokens * dim, s.raw.data() + numbers, 0.0F);
   kernels.transpose(s.raw.data(), dim, dim, s.keys.data());
   decode_rows(bytes, map.value_codes(row), map.value_scale(row), tokens, s.values.data());
 }
@@ -118,9 +140,10 @@ void Job::finish(const float* output, float sum, std::int64_t row, std::int64_t 
 void Job::run_rows(std::int64_t kv_head, std::int64_t begin, std::int64_t end) const {
   Scratch& s = scratch();
   const std::int64_t pairs = (end - begin) * group;
-  s.scores.resize(static_cast<std::size_t>(kPairs * kKvPageTokens));
-  s.part.resize(static_cast<std::size_t>(dim));
-  s.outputs.assign(static_cast<std::size_t>(pairs * dim), 0.0F);
+  s.scores.resize(kPairs * kKvPageTokens);
+  s.part.resize(dim);
+  s.outputs.resize(pairs * dim);
+  std::fill_n(s.outputs.data(), pairs * dim, 0.0F);
   s.maxima.assign(static_cast<std::size_t>(pairs), -std::numeric_limits<float>::infinity());
   s.sums.assign(static_cast<std::size_t>(pairs), 0.0F);
   for (std::int64_t page = first_page(begin); page <= last_page(end - 1); ++page) {
@@ -167,7 +190,7 @@ void run_split(const Job& job, ThreadPool& pool) {
   pool.run(job.kv_heads * page_count, [&](std::int64_t task, int) {
     const std::int64_t kv_head = task / page_count, page = task % page_count;
     Scratch& s = scratch();
-    s.scores.resize(static_cast<std::size_t>(kPairs * kKvPageTokens));
+    s.scores.resize(kPairs * kKvPageTokens);
     job.load_page(first_page + page, kv_head, job.visible(job.rows - 1, first_page + page).high, s);
     for (std::int64_t pair = 0; pair < pairs; ++pair) {
       const std::int64_t row = pair / job.group;
@@ -228,7 +251,13 @@ void attention_with(Isa isa, const AttentionSpec& spec, const KvLayout& layout, 
                 pages};
   const std::int64_t threads = pool.size();
   const std::int64_t page_count = job.last_page(rows - 1) - job.first_page(0) + 1;
-  if (threads > 1 && rows <= kMaxSplitRows && page_count > 1) return run_split(job, pool);
+  if (threads == 1 || rows * spec.heads * page_count <= kSerialPairs) {
+    for (std::int64_t first = 0; first < rows; first += kMaxBlockRows) {
+      for (std::int64_t h = 0; h < job.kv_heads; ++h) job.run_rows(h, first, std::min(rows, first + kMaxBlockRows));
+    }
+    return;
+  }
+  if (rows <= kMaxSplitRows && page_count > 1) return run_split(job, pool);
 
   // About four tasks a thread, so that the triangle of a prefill is shared out evenly.
   const std::int64_t wanted = (rows * job.kv_heads + 4 * threads - 1) / (4 * threads);

@@ -8,6 +8,7 @@ namespace {
 
 constexpr std::int64_t kPage = kKvPageTokens;
 static_assert(kPage == 64, "a page is eight registers of scores");
+// Loops over registers are unrolled by pragma: at -O2 the compiler would keep the arrays in memory.
 
 __m256 load_f32(const std::byte* p) {
   return _mm256_loadu_ps(reinterpret_cast<const float*>(p));
@@ -81,11 +82,14 @@ void transpose(const float* in, std::int64_t stride, std::int64_t dim, float* ou
     for (std::int64_t d = 0; d < dim; d += 8) {
       const float* p = in + t * stride + d;
       __m256 r[8], s[8];
+#pragma GCC unroll 8
       for (int i = 0; i < 8; ++i) r[i] = _mm256_loadu_ps(p + i * stride);
+#pragma GCC unroll 8
       for (int i = 0; i < 8; i += 2) {
         s[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
         s[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
       }
+#pragma GCC unroll 8
       for (int i = 0; i < 8; i += 4) {
         r[i] = _mm256_shuffle_ps(s[i], s[i + 2], 0x44);
         r[i + 1] = _mm256_shuffle_ps(s[i], s[i + 2], 0xEE);
@@ -93,6 +97,7 @@ void transpose(const float* in, std::int64_t stride, std::int64_t dim, float* ou
         r[i + 3] = _mm256_shuffle_ps(s[i + 1], s[i + 3], 0xEE);
       }
       float* o = out + d * kPage + t;
+#pragma GCC unroll 8
       for (int i = 0; i < 4; ++i) {
         _mm256_storeu_ps(o + i * kPage, _mm256_permute2f128_ps(r[i], r[i + 4], 0x20));
         _mm256_storeu_ps(o + (i + 4) * kPage, _mm256_permute2f128_ps(r[i], r[i + 4], 0x31));
@@ -105,11 +110,14 @@ void transpose(const float* in, std::int64_t stride, std::int64_t dim, float* ou
 template <int kGroups>
 void score_groups(const float* q, const float* keys, std::int64_t dim, float* s) {
   __m256 sum[kGroups];
+#pragma GCC unroll 8
   for (int g = 0; g < kGroups; ++g) sum[g] = _mm256_setzero_ps();
   for (std::int64_t d = 0; d < dim; ++d, keys += kPage) {
     const __m256 x = _mm256_broadcast_ss(q + d);
+#pragma GCC unroll 8
     for (int g = 0; g < kGroups; ++g) sum[g] = _mm256_fmadd_ps(x, _mm256_loadu_ps(keys + 8 * g), sum[g]);
   }
+#pragma GCC unroll 8
   for (int g = 0; g < kGroups; ++g) _mm256_storeu_ps(s + 8 * g, sum[g]);
 }
 
@@ -157,12 +165,15 @@ template <int kGroups>
 void weighted_groups(const float* p, const float* values, std::int64_t dim, std::int64_t low, std::int64_t high,
                      float* o) {
   __m256 sum[kGroups];
+#pragma GCC unroll 8
   for (int g = 0; g < kGroups; ++g) sum[g] = _mm256_setzero_ps();
   const float* v = values + low * dim;
   for (std::int64_t t = low; t < high; ++t, v += dim) {
     const __m256 x = _mm256_broadcast_ss(p + t);
+#pragma GCC unroll 8
     for (int g = 0; g < kGroups; ++g) sum[g] = _mm256_fmadd_ps(x, _mm256_loadu_ps(v + 8 * g), sum[g]);
   }
+#pragma GCC unroll 8
   for (int g = 0; g < kGroups; ++g) _mm256_storeu_ps(o + 8 * g, sum[g]);
 }
 
