@@ -1,5 +1,6 @@
 // Element formats: how one number is coded. A format is a row of facts; one scalar decoder and one scalar encoder serve
-// all of them. Golden vectors: tests against ../shared/golden (decode.csv, encode.csv, encode_digests.json, rounding.csv).
+// all of them. Golden vectors: tests against ../shared/golden (decode.csv, encode.csv, encode_digests.json,
+// rounding.csv).
 #pragma once
 
 #include <cstdint>
@@ -19,10 +20,11 @@ enum class FormatKind : std::uint8_t {
 
 // Which codes of a floating format are special.
 enum class Family : std::uint8_t {
-  ieee,   // all-ones exponent: infinity (mantissa 0) and NaN
-  fn,     // only the all-ones magnitude is NaN; no infinity
-  fnuz,   // only 10...0 is NaN; no infinity, no minus zero; bias 2^(E-1)
-  finite  // every code is a number (MX FP6 and FP4)
+  ieee,    // all-ones exponent: infinity (mantissa 0) and NaN
+  fn,      // only the all-ones magnitude is NaN; no infinity
+  fnuz,    // only 10...0 is NaN; no infinity, no minus zero; bias 2^(E-1)
+  finite,  // every code is a number (MX FP6 and FP4)
+  p3109    // IEEE P3109's extended domain: only 10...0 is NaN, the all-ones magnitudes are infinite; bias 2^(E-1)
 };
 
 struct ElementFormat {
@@ -46,10 +48,12 @@ struct NamedFormat {
 };
 std::span<const NamedFormat> named_formats();
 
-// A named format (any spelling of the table, case-insensitive), or `eXmY`, `eXmYfn`, `eXmYieee`, `eXmYfnuz` with
-// 1 <= X <= 8, 0 <= Y, 1+X+Y <= 16. Plain `eXmY` is family fn, or finite where 1+X+Y <= 6. nullopt if it is none.
+// A named format (any spelling of the table, case-insensitive), or `eXmY`, `eXmYfn`, `eXmYieee`, `eXmYfnuz`,
+// `eXmYfinite` with 1 <= X <= 8, 0 <= Y, 1+X+Y <= 16, or a signed format of IEEE P3109: `k8p3se`, `k4p2sf`. Plain
+// `eXmY` is a name of the table where there is one (e5m2 = fp8_e5m2), else family fn, or finite where 1+X+Y <= 6.
+// nullopt if it is none, or too small to hold a finite value besides zero.
 std::optional<ElementFormat> find_format(std::string_view name);
-ElementFormat format_or_fail(std::string_view name);  // Error(usage) that lists near names
+ElementFormat format_or_fail(std::string_view name);   // Error(usage) that lists near names
 std::string format_name(const ElementFormat& format);  // the canonical name; find_format(format_name(f)) == f
 
 // Shorthands for the formats that code names.
@@ -63,10 +67,10 @@ const ElementFormat& e8m0_format();
 ElementFormat int_format(int bits);  // 2..8
 
 // Derived facts.
-std::uint64_t code_count(const ElementFormat& format);      // 2^bits
-double max_finite(const ElementFormat& format);             // largest magnitude (for int b: 2^(b-1), the negative end)
+std::uint64_t code_count(const ElementFormat& format);  // 2^bits
+double max_finite(const ElementFormat& format);         // largest magnitude (for int b: 2^(b-1), the negative end)
 double min_normal(const ElementFormat& format);
-double min_subnormal(const ElementFormat& format);          // smallest positive value
+double min_subnormal(const ElementFormat& format);  // smallest positive value
 bool has_infinity(const ElementFormat& format);
 bool has_nan(const ElementFormat& format);
 bool has_minus_zero(const ElementFormat& format);
@@ -91,16 +95,17 @@ enum class Overflow : std::uint8_t {
 struct EncodeOptions {
   Rounding rounding = Rounding::nearest_even;
   Overflow overflow = Overflow::saturate;
-  std::uint32_t random = 0;   // R in [0, 2^random_bits), for the stochastic modes
-  int random_bits = 16;       // N
+  std::uint32_t random = 0;  // R in [0, 2^random_bits), for the stochastic modes
+  int random_bits = 16;      // N
 };
 
 // code -> value. Exact. `code` must be below code_count().
 double decode(const ElementFormat& format, std::uint32_t code);
 
 // value -> code, by the rule of shared/formats.md 1.2.1; exact for every double (no double rounding). NaN gives the
-// format's NaN, or, where it has none, zero with ml_dtypes' sign (integers and codebooks: 0): quantizers refuse NaN
-// beforehand. Codebook: nearest entry, ties to the lower index. E8M0: nearest power of two, half up (see E8m0Rule).
+// format's NaN, or, where it has none, zero with ml_dtypes' sign (integers and codebooks: 0; eXm0ieee: infinity):
+// quantizers refuse NaN beforehand. Codebook: nearest entry, ties to the lower index. E8M0: nearest power of two, half
+// up (see E8m0Rule).
 std::uint32_t encode(const ElementFormat& format, double value, const EncodeOptions& options = {});
 
 // decode(encode(x)).
@@ -112,7 +117,8 @@ enum class E8m0Rounding : std::uint8_t { floor, ceil, nearest };
 std::uint8_t encode_e8m0(float value, E8m0Rounding rounding);
 float decode_e8m0(std::uint8_t code);
 
-// Fast conversions of the 16-bit formats (nearest even; NaN stays NaN, quiet).
+// Fast conversions of the 16-bit formats: nearest even, overflow to infinity. NaN stays NaN with its upper payload
+// bits; BF16 -> FP32 -> BF16 changes no code. encode() gives the canonical NaN instead.
 float bf16_to_float(std::uint16_t code);
 std::uint16_t float_to_bf16(float value);
 float fp16_to_float(std::uint16_t code);

@@ -1,6 +1,9 @@
 // A scheme says how a matrix is coded: element format, granularity, scale format, symmetry. It is one string, parts in
 // any order after the first: int4:g128, int4:g64:asym, fp8_e4m3:channel, fp8_e4m3:128x128, fp8_e4m3:token,
-// fp4_e2m1:g32:e8m0 (= mxfp4), fp4_e2m1:g16:e4m3 (= nvfp4), int8:g32:fp16 (= q8_0), bf16, q4_k.
+// fp4_e2m1:g32:e8m0 (= mxfp4), fp4_e2m1:g16:e4m3 (= nvfp4), bf16, q4_k. Words are case-insensitive.
+// Without a granularity: 16-bit and wider floats are plain numbers, nf4 has groups of 64, mxint8 is OCP's (g32:e8m0),
+// all others have one scale a row (channel). `e4m3` scales are two-level unless `one_level` is said; bf16 scales are
+// default. q8_0 is GGUF's block type (scale amax/127); int8:g32:fp16 has the same layout, but amax/127.5 as its scale.
 #pragma once
 
 #include <cstdint>
@@ -28,29 +31,33 @@ enum class ScaleRule : std::uint8_t {
   floor,     // 2^(floor(log2 amax) - emax): OCP's example; can clip the largest element
   ceil,      // 2^ceil(log2(amax / element max)): never clips; the default
   ct_round,  // compressed-tensors: amax rounded to few mantissa bits, then floor
-  search     // of the two neighbours, the one with the smaller squared error over the block
+  search     // of ceil's and the power below, the one with the smaller squared error over the block
 };
 
 struct Scheme {
   ElementFormat element = fp32_format();
   Granularity granularity = Granularity::none;
-  std::int64_t group = 0;                              // granularity group
-  std::int64_t block_rows = 0, block_cols = 0;         // granularity block
-  ElementFormat scale = bf16_format();                 // fp32, bf16 (default), fp16, e8m0, fp8_e4m3
-  bool symmetric = true;                               // false: integer zero points (int elements only)
-  bool two_level = false;                              // an FP32 scale a tensor above the block scales (scale fp8_e4m3)
-  ScaleRule scale_rule = ScaleRule::ceil;              // scale e8m0
-  std::optional<GgmlType> ggml;                        // a GGUF block type; then only `ggml` says the layout
+  std::int64_t group = 0;                       // granularity group
+  std::int64_t block_rows = 0, block_cols = 0;  // granularity block
+  ElementFormat scale = bf16_format();          // fp32, bf16 (default), fp16, e8m0, fp8_e4m3
+  bool symmetric = true;                        // false: integer zero points (int elements only)
+  bool two_level = false;                       // an FP32 scale a tensor above the block scales (scale fp8_e4m3)
+  ScaleRule scale_rule = ScaleRule::ceil;       // scale e8m0
+  std::optional<GgmlType> ggml;                 // a GGUF block type; then only `ggml` says the layout
 
   friend bool operator==(const Scheme&, const Scheme&) = default;
 
   bool is_dense() const { return !ggml && granularity == Granularity::none; }  // plain numbers, no scales
 };
 
-// Error(usage) that says which part is wrong and what would be right. Accepts the aliases that name one weight scheme
-// (mxfp4, mxfp6, mxfp8, nvfp4, q8_0, Q4_K, nf4 = nf4:g64, ...). `mxfp4:floor` names the scale rule.
+// Error(usage) that says which part is wrong and what would be right. Accepts the aliases that name one weight scheme:
+// mxfp4, mxfp6 (= mxfp6_e2m3), mxfp6_e3m2, mxfp8 (= mxfp8_e4m3), mxfp8_e5m2, nvfp4, and GGUF block types (q4_k;
+// ggml_mxfp4 and ggml_nvfp4 where the bare name means the plain layout). Parts after an alias change it: `mxfp4:floor`,
+// `mxfp4:g16`.
 Scheme parse_scheme(std::string_view text);
-std::string to_string(const Scheme& scheme);  // canonical; parse_scheme(to_string(s)) == s
+// Canonical; parse_scheme(to_string(s)) == s. An alias where one says it all (mxfp4, mxfp4:floor, nvfp4, mxfp6_e2m3),
+// else element:granularity[:scale][:levels][:rule][:asym].
+std::string to_string(const Scheme& scheme);
 
 // What `--to` accepts: a weight scheme and, for the W?A? presets, an activation scheme for the linear layers.
 struct SchemePair {
@@ -72,7 +79,8 @@ SchemeShape scale_shape(const Scheme& scheme, std::int64_t rows, std::int64_t co
 std::int64_t scheme_bytes(const Scheme& scheme, std::int64_t rows, std::int64_t cols);
 double bits_per_weight(const Scheme& scheme, std::int64_t rows, std::int64_t cols);
 
-// nullopt if the scheme can code rows of `cols` values; else the reason ("q4_k needs rows of a multiple of 256, not 576").
+// nullopt if the scheme can code rows of `cols` values; else the reason ("q4_k needs rows of a multiple of 256, not
+// 576").
 std::optional<std::string> scheme_refusal(const Scheme& scheme, std::int64_t rows, std::int64_t cols);
 
 }  // namespace halftone

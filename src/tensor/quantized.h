@@ -12,8 +12,7 @@
 
 namespace halftone {
 
-// value(r, c) = (code(r, c) - zero(g)) * scale(g) * global, or, with minimums, code * scale(g) + minimum(g);
-// g is the scale cell of (r, c).
+// value(r, c) = fl((code(r, c) - zero(g)) * fl(scale(g) * global)); g is the scale cell of (r, c).
 struct QuantizedTensor {
   Scheme scheme;
   std::int64_t rows = 0, cols = 0;
@@ -21,8 +20,8 @@ struct QuantizedTensor {
   // One code an element, row-major: 1 byte (bits <= 8), 2 bytes LE (9..16) or 4 bytes LE (fp32). Integers are sign-
   // extended to the byte. With scheme.ggml: the raw blocks of the rows instead. May point into a mapped file.
   std::span<const std::byte> codes;
-  std::vector<float> scales;         // [scale_rows, scale_cols] row-major, exact values of the scale format; empty if dense
-  std::vector<std::int32_t> zeros;   // same shape; empty if symmetric
+  std::vector<float> scales;  // [scale_rows, scale_cols] row-major, exact values of the scale format; empty if dense
+  std::vector<std::int32_t> zeros;  // same shape; empty if symmetric
   float global_scale = 1.0F;
 
   std::shared_ptr<const void> owner;  // keeps `codes` alive
@@ -47,13 +46,17 @@ struct TensorStats {
 void accumulate_stats(TensorStats& stats, std::span<const float> values, std::int64_t first_element);
 
 // Round to nearest under the scheme with abs-max (or min-max) scales: rows of a larger tensor. `row_multiple()` of the
-// scheme (block_rows, else 1) must divide the first row of a chunk. Precondition: values are finite.
+// scheme (block_rows, else 1) must divide the first row of a chunk. `whole` is read only if needs_whole_tensor_stats().
+// Precondition: values are finite; plain BF16 and FP16 (casts: overflow to infinity) and FP32 take any. Other formats
+// without scales saturate. Error(unsupported) where a GGUF block type cannot code such rows.
 QuantizedTensor quantize_rows(const Scheme& scheme, std::span<const float> values, std::int64_t rows, std::int64_t cols,
                               const TensorStats& whole);
 std::int64_t row_multiple(const Scheme& scheme);
 bool needs_whole_tensor_stats(const Scheme& scheme);  // granularity tensor, two-level
 
-// Quantize and decode activations in place, row by row, dynamic scales: x[m, k] under an activation scheme.
+// Quantize and decode activations in place, row by row, dynamic scales: x[m, k] under an activation scheme (tensor,
+// token or group; a tensor's or two-level scale is that of this call). Dynamic scales are never stored, so BF16 scales
+// stay FP32. A row with a non-finite value is left as it is, so that the value stays visible.
 void fake_quantize_rows(const Scheme& scheme, std::span<float> values, std::int64_t rows, std::int64_t cols);
 
 }  // namespace halftone
