@@ -90,27 +90,26 @@ PreTokenizerFamily gguf_family(const GgufVocabulary& v) {
   return *family;
 }
 
-MergeTable read_merges(const std::vector<std::string>& merges, const std::vector<std::string>& texts,
+MergeTable read_merges(const std::vector<std::pair<std::string_view, std::string_view>>& merges,
                        const std::vector<TokenType>& types,
                        const std::unordered_map<std::string_view, TokenId>& by_text) {
   MergeTable table;
   table.reserve(merges.size());
   std::string joined;
   for (std::size_t i = 0; i < merges.size(); ++i) {
-    const auto [left, right] = split_merge(merges[i], i);
+    const auto [left, right] = merges[i];
     const auto l = by_text.find(left), r = by_text.find(right);
     joined.assign(left).append(right);
     const auto both = by_text.find(joined);
     if (l == by_text.end() || r == by_text.end() || both == by_text.end()) {
       const std::string_view missing = l == by_text.end() ? left : r == by_text.end() ? right : std::string_view(joined);
-      fail(ErrorKind::bad_input, "merge {} of the tokenizer, '{}', needs the token '{}', which the vocabulary lacks", i,
-           replace_invalid_utf8(merges[i]), replace_invalid_utf8(missing));
+      fail(ErrorKind::bad_input, "merge {} of the tokenizer, '{} {}', needs the token '{}', which the vocabulary lacks",
+           i, replace_invalid_utf8(left), replace_invalid_utf8(right), replace_invalid_utf8(missing));
     }
     // Text never becomes a control token by merging.
     if (!comes_from_text(types[static_cast<std::size_t>(both->second)])) continue;
     table.insert(l->second, r->second, static_cast<std::uint32_t>(i), both->second);
   }
-  HT_CHECK(texts.size() == types.size());
   return table;
 }
 
@@ -154,7 +153,10 @@ std::unique_ptr<Tokenizer> make_tokenizer(const GgufVocabulary& vocabulary) {
     parts.model.symbols = BpeModel::Symbols::bytes;
     parts.model.order = BpeModel::Order::ranks;
     parts.model.ignore_merges = family == PreTokenizerFamily::llama3;
-    parts.model.merges = read_merges(v.merges, parts.texts, parts.types, by_text);
+    std::vector<std::pair<std::string_view, std::string_view>> merges;
+    merges.reserve(v.merges.size());
+    for (const std::string& merge : v.merges) merges.push_back(split_merge(merge, merges.size()));
+    parts.model.merges = read_merges(merges, parts.types, by_text);
     parts.decoder.byte_level = true;
   } else if (v.model == "llama") {
     if (v.scores.size() != v.tokens.size()) {

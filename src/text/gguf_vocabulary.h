@@ -26,7 +26,7 @@ PreTokenizerFamily gguf_family(const GgufVocabulary& vocabulary);  // Error(unsu
 // "left right", cut at the first space after index 0. Error(bad_input) names the merge.
 std::pair<std::string_view, std::string_view> split_merge(std::string_view merge, std::size_t index);
 // Error(bad_input) if a part or the result is not a token. Merges into control tokens are left out.
-MergeTable read_merges(const std::vector<std::string>& merges, const std::vector<std::string>& texts,
+MergeTable read_merges(const std::vector<std::pair<std::string_view, std::string_view>>& merges,
                        const std::vector<TokenType>& types,
                        const std::unordered_map<std::string_view, TokenId>& by_text);
 

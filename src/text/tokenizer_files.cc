@@ -52,6 +52,7 @@ Json merges_from_scores(const GgufVocabulary& v, const std::vector<TokenType>& t
   std::vector<std::size_t> order;
   for (std::size_t i = 0; i < v.tokens.size(); ++i) {
     if (!comes_from_text(types[i]) || v.tokens[i].empty()) continue;
+    if (v.tokens[i].find(' ') != std::string::npos) continue;  // the normalizer leaves no space to merge
     by_text.try_emplace(v.tokens[i], static_cast<TokenId>(i));
     order.push_back(i);
   }

@@ -381,7 +381,7 @@ std::unique_ptr<Tokenizer> read(std::string_view tokenizer_json, const json& con
     parts.model.unknown = found->second;
     parts.types[static_cast<std::size_t>(found->second)] = TokenType::unknown;
   }
-  parts.model.merges = read_merges(file.merges, parts.texts, parts.types, by_text);
+  parts.model.merges = read_merges({file.merges.begin(), file.merges.end()}, parts.types, by_text);
 
   add_normalizer(member(root, "normalizer"), parts.normalizer, 0);
   add_pretokenizer(member(root, "pre_tokenizer"), parts.pretokenizer, parts.byte_level, 0);

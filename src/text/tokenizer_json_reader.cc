@@ -36,8 +36,8 @@ class Reader : public nlohmann::json_sax<json> {
           right_ = std::move(v);
         }
       } else {
-        split_merge(v, out_.merges.size());
-        out_.merges.push_back(std::move(v));
+        const auto [left, right] = split_merge(v, out_.merges.size());
+        out_.merges.emplace_back(left, right);
       }
       return true;
     }
@@ -83,7 +83,7 @@ class Reader : public nlohmann::json_sax<json> {
       }
       in_pair_ = false;
       if (pair_parts_ != 2 || left_.empty() || right_.empty()) entry_error();
-      add_pair();
+      out_.merges.emplace_back(std::move(left_), std::move(right_));
       return true;
     }
     return close();
@@ -108,19 +108,6 @@ class Reader : public nlohmann::json_sax<json> {
       fail(ErrorKind::bad_input, "tokenizer.json: the token '{}' of model.vocab has no valid id", key_);
     }
     fail(ErrorKind::bad_input, "tokenizer.json: merge {} is neither \"a b\" nor [\"a\", \"b\"]", out_.merges.size());
-  }
-
-  void add_pair() {
-    // The list spelling allows spaces inside the parts; one with a space after its first character could be cut in the
-    // wrong place, so such a pair is kept apart by an index.
-    std::string merge = std::move(left_);
-    if (merge.find(' ', 1) != std::string::npos) {
-      fail(ErrorKind::unsupported, "tokenizer.json: merge {} has a space inside its left part '{}'", out_.merges.size(),
-           merge);
-    }
-    merge += ' ';
-    merge += right_;
-    out_.merges.push_back(std::move(merge));
   }
 
   bool number(std::int64_t v) {

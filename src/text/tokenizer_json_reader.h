@@ -14,7 +14,7 @@ namespace halftone {
 struct TokenizerJson {
   nlohmann::json rest;  // the file without model.vocab and model.merges
   std::vector<std::pair<std::string, TokenId>> vocabulary;
-  std::vector<std::string> merges;  // "left right"
+  std::vector<std::pair<std::string, std::string>> merges;
 };
 
 // Error(bad_input) with the byte position for what is not JSON, and for entries that cannot be read.
