@@ -342,7 +342,7 @@ std::uint32_t encode_codebook(const ElementFormat& f, double value) {
 }
 
 std::uint8_t encode_exponent(double value, E8m0Rounding rounding) {
-  if (std::isnan(value) || (std::isinf(value) && value > 0)) return 255;
+  if (!std::isfinite(value)) return 255;
   if (!(value > 0)) return 0;
   int e = exponent_of(value);
   const double fraction = value / pow2(e);  // [1, 2)

@@ -112,7 +112,7 @@ std::uint32_t encode(const ElementFormat& format, double value, const EncodeOpti
 double round_to(const ElementFormat& format, double value, const EncodeOptions& options = {});
 
 // E8M0 has at least five cast rules in use (shared/formats.md 1.2.3), so the rule is always named.
-// Zero and negative -> 0; infinity and NaN -> 255.
+// Zero and finite negative values -> 0; infinities and NaN -> 255.
 enum class E8m0Rounding : std::uint8_t { floor, ceil, nearest };
 std::uint8_t encode_e8m0(float value, E8m0Rounding rounding);
 float decode_e8m0(std::uint8_t code);
