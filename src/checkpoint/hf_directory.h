@@ -25,7 +25,8 @@ struct HfDirectory {
   std::unique_ptr<TensorSource> tensors;     // SafetensorsFile or ShardedSafetensors
 };
 
-// Bytes of the largest sidecar or config.json that is read: larger ones are left out with a note (config.json: refused).
+// Bytes of the largest sidecar or config.json that is read: larger ones are left out with a note (config.json:
+// refused).
 inline constexpr std::uint64_t kMaxSidecarBytes = 64ULL << 20;
 
 // True if a path is a directory with a config.json or weight files of the names that open_hf_directory knows.

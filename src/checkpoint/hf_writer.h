@@ -23,8 +23,8 @@ struct HfWriterOptions {
 };
 
 struct HfShard {
-  std::string name;    // "model.safetensors" or "model-00001-of-00002.safetensors"
-  std::string header;  // safetensors_header() of its tensors: the first bytes of the file
+  std::string name;         // "model.safetensors" or "model-00001-of-00002.safetensors"
+  std::string header;       // safetensors_header() of its tensors: the first bytes of the file
   std::uint64_t bytes = 0;  // of the whole file
 };
 

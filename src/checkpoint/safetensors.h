@@ -34,12 +34,15 @@ class SafetensorsFile final : public TensorSource {
 };
 
 // The header bytes (length prefix included, padded so that data starts at a multiple of 8) for tensors laid out in this
-// order without gaps. Deterministic. `metadata` gets {"format": "pt"} added.
+// order without gaps. Deterministic. `metadata` gets {"format": "pt"} added. Error(bad_input) for a name that is not
+// UTF-8, "__metadata__" or there twice, Error(unsupported) above the format's 100,000,000 bytes. HT_CHECK: `bytes` is
+// what dtype and shape need.
 std::string safetensors_header(const std::vector<TensorInfo>& tensors,
                                std::map<std::string, std::string> metadata = {});
 
-// All tensors of model.safetensors, or of the shards that model.safetensors.index.json names. Error(bad_input) lists
-// missing shards, tensors that the index places in another file, and tensors in two files.
+// All tensors of model.safetensors or, where there is no such file, of the shards that model.safetensors.index.json
+// names. Error(bad_input) lists missing shards, tensors that the index places in another file, and tensors in two
+// files.
 class ShardedSafetensors final : public TensorSource {
  public:
   explicit ShardedSafetensors(const std::filesystem::path& directory);
@@ -47,12 +50,13 @@ class ShardedSafetensors final : public TensorSource {
   std::span<const std::byte> rows(const TensorInfo&, std::int64_t first, std::int64_t count,
                                   std::vector<std::byte>& scratch) const override;
   void forget(const TensorInfo&) const override;
-  std::vector<std::filesystem::path> files() const;
+  std::vector<std::filesystem::path> files() const;  // the weight files, then the index if there is one
 
  private:
   std::vector<std::unique_ptr<SafetensorsFile>> shards_;
   std::vector<TensorInfo> tensors_;
   std::map<std::string, std::size_t> shard_of_;
+  std::vector<std::filesystem::path> files_;
 };
 
 }  // namespace halftone
