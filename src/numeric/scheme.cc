@@ -248,7 +248,6 @@ Scheme Parser::parse() {
     implied.erase(implied.begin());
     break;
   }
-  if (element == "mxint8" && parts.size() == 1) implied = {"g32", "e8m0"};
   const std::optional<ElementFormat> format = find_format(element);
   if (!format) refuse_element(element);
   if (format->kind == FormatKind::exponent)
@@ -266,6 +265,11 @@ Scheme Parser::parse() {
   granularity_.clear();  // what an alias implies may be said otherwise
   scale_.clear();
   for (std::size_t i = 1; i < parts.size(); ++i) apply(parts[i]);
+  if (element == "mxint8" && granularity_.empty() && scale_.empty()) {  // OCP's block format of the same name
+    scheme_.granularity = Granularity::group;
+    scheme_.group = 32;
+    scheme_.scale = e8m0_format();
+  }
   check();
   return scheme_;
 }
