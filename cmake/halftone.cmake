@@ -4,7 +4,9 @@
 # instruction-set flags here and nowhere else; tests/odr_test.py checks that no weak symbol escapes from them.
 set(HALFTONE_AVX2_FLAGS -mavx2 -mfma -mf16c -mbmi2)
 set(HALFTONE_AVX512_FLAGS -mavx2 -mfma -mf16c -mbmi2 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vbmi
-                          -mavx512vnni -mavx512bf16)
+                          -mavx512vnni -mavx512bf16
+                          # GCC's own headers trip this warning in optimised builds.
+                          -Wno-maybe-uninitialized -Wno-uninitialized)
 
 function(halftone_folder name)
   cmake_parse_arguments(ARG "" "" "DEPS;LIBS" ${ARGN})

@@ -77,7 +77,7 @@ class Activations {
   std::int64_t cols() const { return cols_; }
   const float* values() const { return values_.data(); }          // [rows, cols]; see assign
   const std::int8_t* codes() const { return codes_.data(); }      // [rows, cols] for int8:token, else empty
-  const float* row_scales() const { return row_scales_.data(); }  // [rows] for int8:token and float token schemes
+  const float* row_scales() const { return row_scales_.empty() ? nullptr : row_scales_.data(); }  // [rows], token schemes
   const std::optional<Scheme>& scheme() const { return scheme_; }
 
  private:
