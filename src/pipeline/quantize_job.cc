@@ -340,21 +340,30 @@ class Job {
     std::uint64_t total = 0;
     for (const JobItem& item : layout_.items) total += item.bytes();
     progress_.begin("quantize", total, "bytes");
-    for (const JobItem& item : layout_.items) {
-      throw_if_interrupted();
-      const PlannedTensor& tensor = layout_.plan.tensors[item.planned];
-      const auto done = journal.finished().find(tensor.name);
-      if (done != journal.finished().end()) {
-        outcomes.push_back(outcome_from_json(done->second));
-        ++resumed_;
+    try {
+      for (const JobItem& item : layout_.items) {
+        throw_if_interrupted();
+        const PlannedTensor& tensor = layout_.plan.tensors[item.planned];
+        const auto done = journal.finished().find(tensor.name);
+        if (done != journal.finished().end()) {
+          outcomes.push_back(outcome_from_json(done->second));
+          ++resumed_;
+          progress_.advance(item.bytes(), tensor.name);
+          continue;
+        }
+        outcomes.push_back(write_item(item, tensor));
+        pending.push_back(to_json(outcomes.back()));
+        pending_bytes += item.bytes();
         progress_.advance(item.bytes(), tensor.name);
-        continue;
+        if (pending_bytes >= (std::uint64_t{64} << 20) || Clock::now() - last_sync > std::chrono::seconds(1)) flush();
       }
-      outcomes.push_back(write_item(item, tensor));
-      pending.push_back(to_json(outcomes.back()));
-      pending_bytes += item.bytes();
-      progress_.advance(item.bytes(), tensor.name);
-      if (pending_bytes >= (std::uint64_t{64} << 20) || Clock::now() - last_sync > std::chrono::seconds(1)) flush();
+    } catch (const Error&) {
+      // What is complete need not be done again.
+      try {
+        flush();
+      } catch (const Error&) {  // the first error says more
+      }
+      throw;
     }
     flush();
     progress_.end();
