@@ -31,7 +31,10 @@ class ChatTemplate {
   std::string render(const nlohmann::ordered_json& variables) const;
 
   // Markup and content apart: text that came from message content is marked, so that it can be tokenized with
-  // parse_control = false and can never become a control token.
+  // parse_control = false and can never become a control token. So is text from a role that is not a plain word, and from
+  // the strings in extra's tools, documents and messages. Where an operation of the template cannot keep the two apart
+  // (upper, tojson, %), its whole result counts as content. The pieces together are exactly what render() gives; no piece
+  // is empty.
   struct Piece {
     std::string text;
     bool from_content = false;
