@@ -38,12 +38,22 @@ struct ModelConfig {
   std::vector<std::int32_t> bos_ids, eos_ids;
 };
 
-// From config.json (Hugging Face), old and new spellings of RoPE keys. Error(unsupported) names the architecture or the
-// key that cannot be run; Error(bad_input) names a missing or senseless field.
-ModelConfig model_config_from_json(const nlohmann::json& config);
+// The key that config.json made from GGUF metadata holds the frequency divisors of rope_freqs.weight under, where no
+// rope type of Hugging Face says them.
+inline constexpr std::string_view kRopeDivisorsKey = "halftone_rope_divisors";
+
+// From config.json (Hugging Face), old and new spellings of RoPE keys; of a multimodal config the text part.
+// Error(unsupported) names the architecture or the key that cannot be run; Error(bad_input) names a missing or senseless
+// field. Gemma's embedding scale is sqrt(hidden) in FP32, as transformers has it for a model loaded in FP32 (and as
+// llama.cpp has it); transformers rounds it to BF16 only when it runs the model in BF16.
+ModelConfig model_config_from_json(const nlohmann::ordered_json& config);
 std::vector<std::string_view> supported_architectures();
 
-// Module names of the canonical (Hugging Face) naming, e.g. "model.layers.3.mlp.down_proj".
-std::string module_name(std::int64_t layer, std::string_view part);
+// eos_token_id or bos_token_id of config.json or generation_config.json: a number, a list or null.
+std::vector<std::int32_t> token_ids(const nlohmann::ordered_json& object, std::string_view key);
+
+// Module names of the canonical (Hugging Face) naming, e.g. "model.layers.3.mlp.down_proj"; `stem` is what stands
+// before "layers" ("language_model.model." in some multimodal checkpoints).
+std::string module_name(std::int64_t layer, std::string_view part, std::string_view stem = "model.");
 
 }  // namespace halftone

@@ -1,0 +1,176 @@
+// The forward pass: one for every architecture, led by ModelConfig.
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "kernels/activation/activation.h"
+#include "kernels/norm/norm.h"
+#include "kernels/rope/rope.h"
+#include "model/weights.h"
+
+namespace halftone {
+namespace {
+
+constexpr std::int64_t kHeadRows = 64;  // rows of hidden states that the head works on at once
+
+using Kind = ActivationEvent::Kind;
+
+void emit(const ActivationHook& hook, Kind kind, std::string_view module, const float* values, std::int64_t rows,
+          std::int64_t cols) {
+  if (hook) hook({kind, module, {values, static_cast<std::size_t>(rows * cols)}, rows, cols});
+}
+
+// Applies linears to one input; the quantized form of the input is made once for each activation scheme in a row.
+class LinearInput {
+ public:
+  LinearInput(const float* x, std::int64_t rows, ThreadPool& pool, const ActivationHook& hook)
+      : x_(x), rows_(rows), pool_(pool), hook_(hook) {}
+
+  void apply(const Linear& linear, float* y) {
+    const PackedMatrix& w = linear.weight;
+    if (!assigned_ || activations_.scheme() != w.activations()) {
+      activations_.assign({x_, static_cast<std::size_t>(rows_ * w.cols())}, rows_, w.cols(), w.activations(), pool_);
+      assigned_ = true;
+    }
+    emit(hook_, Kind::linear_input, linear.module, x_, rows_, w.cols());
+    matmul(w, activations_, linear.bias_data(), y, w.rows(), pool_);
+    emit(hook_, Kind::linear_output, linear.module, y, rows_, w.rows());
+  }
+
+ private:
+  const float* x_;
+  std::int64_t rows_;
+  ThreadPool& pool_;
+  const ActivationHook& hook_;
+  Activations activations_;
+  bool assigned_ = false;
+};
+
+void softcap(std::span<float> values, float cap, ThreadPool& pool) {
+  pool.run_ranges(static_cast<std::int64_t>(values.size()), 1024, [&](std::int64_t begin, std::int64_t end, int) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      float& value = values[static_cast<std::size_t>(i)];
+      value = cap * std::tanh(value / cap);
+    }
+  });
+}
+
+}  // namespace
+
+void Model::Impl::forward_chunk(std::span<const std::int32_t> tokens, KvCache& cache, std::int64_t position, float* out,
+                                std::span<std::vector<const std::byte*>> pages, ThreadPool& pool,
+                                const ActivationHook& hook) const {
+  const auto rows = static_cast<std::int64_t>(tokens.size());
+  const std::int64_t hidden = config.hidden, heads = config.heads, kv_heads = config.kv_heads, dim = config.head_dim;
+  const auto buffer = [rows](std::int64_t cols) { return std::vector<float>(static_cast<std::size_t>(rows * cols)); };
+  std::vector<float> x = buffer(hidden), normed = buffer(hidden), branch = buffer(hidden);
+  std::vector<float> q = buffer(heads * dim), k = buffer(kv_heads * dim), v = buffer(kv_heads * dim);
+  std::vector<float> attended = buffer(heads * dim), gate = buffer(config.ffn), up = buffer(config.ffn);
+
+  pool.run(rows, [&](std::int64_t r, int) {
+    const std::span<float> row(x.data() + r * hidden, static_cast<std::size_t>(hidden));
+    embedding.weight.decode_row(tokens[static_cast<std::size_t>(r)], row);
+    if (config.embedding_scale != 1.0F) {
+      for (float& value : row) value *= config.embedding_scale;
+    }
+  });
+
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    const Block& block = blocks[i];
+    const LayerConfig& layer = config.layers[i];
+
+    rms_norm(x.data(), block.attention_norm, config.norm_eps, rows, hidden, normed.data(), pool);
+    {
+      LinearInput input(normed.data(), rows, pool, hook);
+      input.apply(block.q, q.data());
+      input.apply(block.k, k.data());
+      input.apply(block.v, v.data());
+    }
+    if (config.qk_norm) {
+      rms_norm(q.data(), block.q_norm, config.norm_eps, rows * heads, dim, q.data(), pool);
+      rms_norm(k.data(), block.k_norm, config.norm_eps, rows * kv_heads, dim, k.data(), pool);
+    }
+    const RopeFrequencies& frequencies = layer.local_rope ? rope_local : rope;
+    halftone::rope(q.data(), rows, heads, dim, position, frequencies, config.rope_interleaved, pool);
+    halftone::rope(k.data(), rows, kv_heads, dim, position, frequencies, config.rope_interleaved, pool);
+
+    pool.run(rows, [&](std::int64_t r, int) {
+      const std::int64_t at = position + r;
+      std::byte* page = cache.pages_[i][static_cast<std::size_t>(at / kKvPageTokens)].get();
+      kv_write(cache.layout_, page, at % kKvPageTokens, k.data() + r * kv_heads * dim, v.data() + r * kv_heads * dim);
+    });
+    const AttentionSpec spec{
+        .heads = heads, .scale = config.attention_scale, .window = layer.window, .softcap = config.attention_softcap};
+    attention(spec, cache.layout_, q.data(), rows, position, pages[i], attended.data(), pool);
+
+    LinearInput(attended.data(), rows, pool, hook).apply(block.o, branch.data());
+    if (config.post_norms) {
+      rms_norm(branch.data(), block.post_attention_norm, config.norm_eps, rows, hidden, branch.data(), pool);
+    }
+    add(x.data(), branch.data(), rows * hidden, pool);
+
+    rms_norm(x.data(), block.ffn_norm, config.norm_eps, rows, hidden, normed.data(), pool);
+    {
+      LinearInput input(normed.data(), rows, pool, hook);
+      input.apply(block.gate, gate.data());
+      input.apply(block.up, up.data());
+    }
+    gated_activation(config.activation, gate.data(), up.data(), gate.data(), rows * config.ffn, pool);
+    LinearInput(gate.data(), rows, pool, hook).apply(block.down, branch.data());
+    if (config.post_norms) {
+      rms_norm(branch.data(), block.post_ffn_norm, config.norm_eps, rows, hidden, branch.data(), pool);
+    }
+    add(x.data(), branch.data(), rows * hidden, pool);
+    emit(hook, Kind::block_output, block.name, x.data(), rows, hidden);
+  }
+  rms_norm(x.data(), final_norm, config.norm_eps, rows, hidden, out, pool);
+}
+
+void Model::forward(std::span<const std::int32_t> tokens, KvCache& cache, std::vector<float>& hidden, ThreadPool& pool,
+                    const ActivationHook& hook) const {
+  const ModelConfig& config = impl_->config;
+  HT_CHECK(cache.pages_.size() == config.layers.size() && cache.layout_.kv_heads == config.kv_heads &&
+           cache.layout_.head_dim == config.head_dim);
+  const auto count = static_cast<std::int64_t>(tokens.size());
+  if (count > cache.max_tokens_ - cache.length_) {
+    fail(ErrorKind::usage, "{} tokens do not fit: the context holds {}, of which {} are used", count, cache.max_tokens_,
+         cache.length_);
+  }
+  for (const std::int32_t token : tokens) {
+    if (token < 0 || token >= config.vocabulary) {
+      fail(ErrorKind::bad_input, "token {} is outside the model's vocabulary of {}", token, config.vocabulary);
+    }
+  }
+  hidden.resize(static_cast<std::size_t>(count * config.hidden));
+  if (count == 0) return;
+  cache.reserve(cache.length_ + count);
+  std::vector<std::vector<const std::byte*>> pages(cache.pages_.size());
+  for (std::size_t layer = 0; layer < pages.size(); ++layer) {
+    for (const auto& page : cache.pages_[layer]) pages[layer].push_back(page.get());
+  }
+  const std::int64_t step = hook ? count : kChunk;
+  for (std::int64_t first = 0; first < count; first += step) {
+    const std::int64_t rows = std::min(step, count - first);
+    impl_->forward_chunk(tokens.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(rows)), cache,
+                         cache.length_ + first, hidden.data() + first * config.hidden, pages, pool, hook);
+  }
+  cache.length_ += count;
+}
+
+void Model::logits(std::span<const float> hidden, std::int64_t rows, std::span<float> out, ThreadPool& pool) const {
+  const ModelConfig& config = impl_->config;
+  HT_CHECK(rows >= 0 && static_cast<std::int64_t>(hidden.size()) == rows * config.hidden);
+  HT_CHECK(static_cast<std::int64_t>(out.size()) == rows * config.vocabulary);
+  const PackedMatrix& head = impl_->head().weight;
+  Activations activations;
+  for (std::int64_t first = 0; first < rows; first += kHeadRows) {
+    const std::int64_t block = std::min(kHeadRows, rows - first);
+    const auto input = hidden.subspan(static_cast<std::size_t>(first * config.hidden),
+                                      static_cast<std::size_t>(block * config.hidden));
+    activations.assign(input, block, config.hidden, head.activations(), pool);
+    matmul(head, activations, nullptr, out.data() + first * config.vocabulary, config.vocabulary, pool);
+  }
+  if (config.final_softcap > 0) softcap(out, config.final_softcap, pool);
+}
+
+}  // namespace halftone

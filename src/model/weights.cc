@@ -1,0 +1,236 @@
+// Binding: every weight that the config asks for is found by name, checked, and packed for the kernels.
+#include "model/weights.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/error.h"
+
+namespace halftone {
+namespace {
+
+constexpr std::int64_t kElementsAtOnce = std::int64_t{1} << 22;
+
+std::int64_t round_up(std::int64_t n, std::int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+
+class Binder {
+ public:
+  Binder(const ModelConfig& config, const WeightSource& weights, ThreadPool& pool, Progress& progress)
+      : config_(config), weights_(weights), pool_(pool), progress_(progress) {}
+
+  Linear linear(const std::string& module, std::int64_t rows, std::int64_t cols, bool bias) {
+    throw_if_interrupted();
+    const std::optional<WeightInfo> info = weights_.find(module);
+    if (!info) {
+      fail(ErrorKind::bad_input, "the checkpoint has no weight '{}.weight' [{}, {}], which its config asks for", module,
+           rows, cols);
+    }
+    if (info->rows != rows || info->cols != cols) {
+      fail(ErrorKind::bad_input, "'{}.weight' is [{}, {}], but the config asks for [{}, {}]", module, info->rows,
+           info->cols, rows, cols);
+    }
+    Linear out;
+    out.module = module;
+    try {
+      out.weight = pack(*info);
+    } catch (const Error& error) {
+      if (std::string_view(error.what()).find(module) != std::string_view::npos) throw;
+      fail(error.kind(), "'{}.weight': {}", module, error.what());
+    }
+    if (bias) out.bias = vector(module + ".bias", rows);
+    progress_.advance(static_cast<std::uint64_t>(out.weight.bytes()), module);
+    return out;
+  }
+
+  std::vector<float> vector(const std::string& name, std::int64_t size) {
+    std::optional<std::vector<float>> values = weights_.vector(name);
+    if (!values) fail(ErrorKind::bad_input, "the checkpoint has no '{}' [{}], which its config asks for", name, size);
+    if (static_cast<std::int64_t>(values->size()) != size) {
+      fail(ErrorKind::bad_input, "'{}' has {} values, but the config asks for {}", name, values->size(), size);
+    }
+    return *std::move(values);
+  }
+
+  std::vector<float> norm(const std::string& module, std::int64_t size) {
+    std::vector<float> values = vector(module + ".weight", size);
+    if (config_.norm_weight_plus_one) {
+      for (float& value : values) value += 1.0F;
+    }
+    return values;
+  }
+
+ private:
+  PackedMatrix pack(const WeightInfo& info) {
+    PackedMatrixBuilder builder(info.rows, info.cols, info.scheme, info.activations);
+    // Chunks must suit both the kernel's layout and the scheme's blocks.
+    const std::int64_t multiple = std::lcm(builder.row_alignment(), row_multiple(info.scheme));
+    const std::int64_t step =
+        round_up(std::max<std::int64_t>(1, kElementsAtOnce / std::max<std::int64_t>(1, info.cols)), multiple);
+    for (std::int64_t first = 0; first < info.rows; first += step) {
+      const std::int64_t count = std::min(step, info.rows - first);
+      builder.add_rows(first, weights_.rows(info, first, count), pool_);
+      weights_.forget(info);
+    }
+    return builder.finish();
+  }
+
+  const ModelConfig& config_;
+  const WeightSource& weights_;
+  ThreadPool& pool_;
+  Progress& progress_;
+};
+
+std::uint64_t stored_bytes(const ModelConfig& config, const WeightSource& weights, const ModuleNames& names) {
+  std::uint64_t bytes = 0;
+  const auto add = [&](const std::string& module) {
+    if (const auto info = weights.find(module)) {
+      bytes += static_cast<std::uint64_t>(scheme_bytes(info->scheme, info->rows, info->cols));
+    }
+  };
+  add(names.stem + "embed_tokens");
+  if (!config.tied_head) add(names.head);
+  for (std::size_t i = 0; i < config.layers.size(); ++i) {
+    for (const char* part : {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
+                             "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"}) {
+      add(module_name(static_cast<std::int64_t>(i), part, names.stem));
+    }
+  }
+  return bytes;
+}
+
+}  // namespace
+
+ModuleNames find_module_names(const WeightSource& weights) {
+  for (const char* stem : {"model.", "language_model.model.", "model.language_model.", "language_model.", ""}) {
+    if (!weights.find(std::string(stem) + "embed_tokens")) continue;
+    ModuleNames names;
+    names.stem = stem;
+    for (const char* head : {"lm_head", "language_model.lm_head", "model.lm_head"}) {
+      if (weights.find(head)) {
+        names.head = head;
+        break;
+      }
+    }
+    return names;
+  }
+  fail(ErrorKind::bad_input, "the checkpoint has no token embedding ('model.embed_tokens.weight'): it is no whole model");
+}
+
+std::vector<const Linear*> Model::Impl::linears() const {
+  std::vector<const Linear*> out;
+  for (const Block& block : blocks) {
+    for (const Linear* linear : {&block.q, &block.k, &block.v, &block.o, &block.gate, &block.up, &block.down}) {
+      out.push_back(linear);
+    }
+  }
+  return out;
+}
+
+Model::Model(const ModelConfig& config, const WeightSource& weights, ThreadPool& pool, Progress& progress)
+    : impl_(std::make_unique<Impl>()) {
+  Impl& m = *impl_;
+  m.config = config;
+  m.rope = rope_frequencies(config.rope);
+  m.rope_local = rope_frequencies(config.rope_local);
+
+  const ModuleNames names = find_module_names(weights);
+  progress.begin("load", stored_bytes(config, weights, names), "bytes");
+  Binder bind(config, weights, pool, progress);
+  const std::int64_t hidden = config.hidden, ffn = config.ffn;
+  const std::int64_t q_size = config.heads * config.head_dim, kv_size = config.kv_heads * config.head_dim;
+
+  m.embedding = bind.linear(names.stem + "embed_tokens", config.vocabulary, hidden, false);
+  if (!config.tied_head) {
+    m.untied_head = bind.linear(names.head.empty() ? "lm_head" : names.head, config.vocabulary, hidden, false);
+  }
+  m.final_norm = bind.norm(names.stem + "norm", hidden);
+  m.blocks.resize(config.layers.size());
+  for (std::size_t i = 0; i < m.blocks.size(); ++i) {
+    Block& block = m.blocks[i];
+    const auto name = [&](std::string_view part) {
+      return module_name(static_cast<std::int64_t>(i), part, names.stem);
+    };
+    block.name = module_name(static_cast<std::int64_t>(i), "");
+    block.attention_norm = bind.norm(name("input_layernorm"), hidden);
+    if (config.post_norms) {
+      block.post_attention_norm = bind.norm(name("post_attention_layernorm"), hidden);
+      block.ffn_norm = bind.norm(name("pre_feedforward_layernorm"), hidden);
+      block.post_ffn_norm = bind.norm(name("post_feedforward_layernorm"), hidden);
+    } else {
+      block.ffn_norm = bind.norm(name("post_attention_layernorm"), hidden);
+    }
+    if (config.qk_norm) {
+      block.q_norm = bind.norm(name("self_attn.q_norm"), config.head_dim);
+      block.k_norm = bind.norm(name("self_attn.k_norm"), config.head_dim);
+    }
+    block.q = bind.linear(name("self_attn.q_proj"), q_size, hidden, config.attention_bias);
+    block.k = bind.linear(name("self_attn.k_proj"), kv_size, hidden, config.attention_bias);
+    block.v = bind.linear(name("self_attn.v_proj"), kv_size, hidden, config.attention_bias);
+    block.o = bind.linear(name("self_attn.o_proj"), hidden, q_size, config.output_bias);
+    block.gate = bind.linear(name("mlp.gate_proj"), ffn, hidden, config.ffn_bias);
+    block.up = bind.linear(name("mlp.up_proj"), ffn, hidden, config.ffn_bias);
+    block.down = bind.linear(name("mlp.down_proj"), hidden, ffn, config.ffn_bias);
+  }
+  progress.end();
+}
+
+Model::~Model() = default;
+Model::Model(Model&&) noexcept = default;
+Model& Model::operator=(Model&&) noexcept = default;
+
+const ModelConfig& Model::config() const { return impl_->config; }
+
+namespace {
+
+std::int64_t vector_elements(const Block& block) {
+  std::size_t count = 0;
+  for (const std::vector<float>* v : {&block.attention_norm, &block.ffn_norm, &block.post_attention_norm,
+                                      &block.post_ffn_norm, &block.q_norm, &block.k_norm, &block.q.bias, &block.k.bias,
+                                      &block.v.bias, &block.o.bias, &block.gate.bias, &block.up.bias, &block.down.bias}) {
+    count += v->size();
+  }
+  return static_cast<std::int64_t>(count);
+}
+
+}  // namespace
+
+std::size_t Model::weight_bytes_per_token() const {
+  // The whole head, but one row of an embedding of its own.
+  std::size_t bytes = impl_->head().weight.bytes() + impl_->final_norm.size() * sizeof(float);
+  if (!impl_->config.tied_head) {
+    bytes += impl_->embedding.weight.bytes() / static_cast<std::size_t>(impl_->config.vocabulary);
+  }
+  for (const Linear* linear : impl_->linears()) bytes += linear->weight.bytes();
+  for (const Block& block : impl_->blocks) bytes += static_cast<std::size_t>(vector_elements(block)) * sizeof(float);
+  return bytes;
+}
+
+std::size_t Model::weight_bytes() const {
+  std::size_t bytes = 0;
+  for (const MatrixReport& matrix : matrices()) bytes += matrix.bytes;
+  for (const Block& block : impl_->blocks) bytes += static_cast<std::size_t>(vector_elements(block)) * sizeof(float);
+  return bytes + impl_->final_norm.size() * sizeof(float);
+}
+
+std::int64_t Model::parameter_count() const {
+  std::int64_t count = static_cast<std::int64_t>(impl_->final_norm.size());
+  for (const MatrixReport& matrix : matrices()) count += matrix.rows * matrix.cols;
+  for (const Block& block : impl_->blocks) count += vector_elements(block);
+  return count;
+}
+
+std::vector<Model::MatrixReport> Model::matrices() const {
+  std::vector<MatrixReport> out;
+  const auto add = [&](const Linear& linear) {
+    const PackedMatrix& w = linear.weight;
+    std::string scheme = to_string(w.scheme());
+    if (w.activations()) scheme += " x " + to_string(*w.activations());
+    out.push_back({linear.module, std::move(scheme), w.kernel_name(), w.rows(), w.cols(), w.bytes()});
+  };
+  add(impl_->embedding);
+  for (const Linear* linear : impl_->linears()) add(*linear);
+  if (!impl_->config.tied_head) add(impl_->untied_head);
+  return out;
+}
+
+}  // namespace halftone
