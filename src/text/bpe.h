@@ -48,8 +48,8 @@ class BpeModel {
   struct Definition {
     Symbols symbols = Symbols::bytes;
     Order order = Order::ranks;
-    // Texts that may come out of encode, by token id; an empty view is a token that text never becomes (control, unknown,
-    // byte and unused tokens).
+    // Texts that may come out of encode, by token id; an empty view is a token that text never becomes (control,
+    // unknown, byte and unused tokens).
     std::vector<std::string_view> pieces;
     MergeTable merges;                       // Order::ranks
     std::vector<float> scores;               // Order::scores, a token
@@ -108,8 +108,8 @@ class BpeModel {
   Definition d_;
   std::unordered_map<std::string_view, TokenId> by_text_;
   std::vector<std::uint32_t> score_order_;  // smaller = higher score
-  // Words (from one U+2581 to the next) merge on their own, except after bytes that end a character which some token has
-  // right before U+2581.
+  // Words (from one U+2581 to the next) merge on their own, except after bytes that end a character which some token
+  // has right before U+2581.
   bool cuts_before_marks_ = false;
   std::array<bool, 256> joined_to_mark_{};
 };

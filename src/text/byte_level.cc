@@ -41,7 +41,9 @@ int hex_value(char c) {
 
 }  // namespace
 
-char32_t byte_level_character(std::uint8_t byte) { return kAlphabet.character[byte]; }
+char32_t byte_level_character(std::uint8_t byte) {
+  return kAlphabet.character[byte];
+}
 
 std::optional<std::uint8_t> byte_of_character(char32_t character) {
   if (character >= kAlphabet.byte.size() || kAlphabet.byte[character] < 0) return std::nullopt;

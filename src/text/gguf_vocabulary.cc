@@ -1,11 +1,12 @@
 // Tokenizers from GGUF's tokenizer.ggml.* keys; formats.md 3.6.8.
+#include "text/gguf_vocabulary.h"
+
 #include <algorithm>
 #include <cmath>
 #include <utility>
 
 #include "base/error.h"
 #include "text/byte_level.h"
-#include "text/gguf_vocabulary.h"
 #include "text/pipeline_tokenizer.h"
 #include "text/unicode.h"
 
@@ -69,7 +70,9 @@ bool gguf_adds_bos(const GgufVocabulary& v) {
   return by_default && v.bos;
 }
 
-bool gguf_adds_eos(const GgufVocabulary& v) { return v.add_eos.value_or(false) && v.eos; }
+bool gguf_adds_eos(const GgufVocabulary& v) {
+  return v.add_eos.value_or(false) && v.eos;
+}
 
 std::pair<std::string_view, std::string_view> split_merge(std::string_view merge, std::size_t index) {
   const std::size_t space = merge.size() < 2 ? std::string_view::npos : merge.find(' ', 1);
@@ -102,7 +105,9 @@ MergeTable read_merges(const std::vector<std::pair<std::string_view, std::string
     joined.assign(left).append(right);
     const auto both = by_text.find(joined);
     if (l == by_text.end() || r == by_text.end() || both == by_text.end()) {
-      const std::string_view missing = l == by_text.end() ? left : r == by_text.end() ? right : std::string_view(joined);
+      const std::string_view missing = l == by_text.end()   ? left
+                                       : r == by_text.end() ? right
+                                                            : std::string_view(joined);
       fail(ErrorKind::bad_input, "merge {} of the tokenizer, '{} {}', needs the token '{}', which the vocabulary lacks",
            i, replace_invalid_utf8(left), replace_invalid_utf8(right), replace_invalid_utf8(missing));
     }
@@ -123,6 +128,7 @@ std::unique_ptr<Tokenizer> make_tokenizer(const GgufVocabulary& vocabulary) {
 
   TokenizerParts parts;
   parts.texts = v.tokens;
+  parts.by_text = index_texts(parts.texts);
   parts.types = gguf_token_types(v);
   parts.bos = v.bos;
   parts.eos = v.eos;
@@ -147,16 +153,13 @@ std::unique_ptr<Tokenizer> make_tokenizer(const GgufVocabulary& vocabulary) {
     parts.pretokenizer = make_pretokenizer(family);
     // The model's own tokenizer normalizes; llama.cpp leaves it out, which changes the ids of decomposed accents.
     if (family == PreTokenizerFamily::qwen2) parts.normalizer.push_back(unicode_form(UnicodeForm::nfc));
-    std::unordered_map<std::string_view, TokenId> by_text;
-    by_text.reserve(parts.texts.size());
-    for (std::size_t i = 0; i < parts.texts.size(); ++i) by_text.try_emplace(parts.texts[i], static_cast<TokenId>(i));
     parts.model.symbols = BpeModel::Symbols::bytes;
     parts.model.order = BpeModel::Order::ranks;
     parts.model.ignore_merges = family == PreTokenizerFamily::llama3;
     std::vector<std::pair<std::string_view, std::string_view>> merges;
     merges.reserve(v.merges.size());
     for (const std::string& merge : v.merges) merges.push_back(split_merge(merge, merges.size()));
-    parts.model.merges = read_merges(merges, parts.types, by_text);
+    parts.model.merges = read_merges(merges, parts.types, parts.by_text);
     parts.decoder.byte_level = true;
   } else if (v.model == "llama") {
     if (v.scores.size() != v.tokens.size()) {

@@ -38,9 +38,8 @@ class UnicodeFormStep : public NormalizerStep {
         return;
       }
       utf8proc_uint8_t* mapped = nullptr;
-      const utf8proc_ssize_t size =
-          utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(stretch.data()),
-                       static_cast<utf8proc_ssize_t>(stretch.size()), &mapped, options_);
+      const utf8proc_ssize_t size = utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(stretch.data()),
+                                                 static_cast<utf8proc_ssize_t>(stretch.size()), &mapped, options_);
       if (size < 0) fail(ErrorKind::resources, "cannot normalize text: {}", utf8proc_errmsg(size));
       out.append(reinterpret_cast<const char*>(mapped), static_cast<std::size_t>(size));
       std::free(mapped);
@@ -156,9 +155,13 @@ class StripStep : public NormalizerStep {
 
 }  // namespace
 
-std::unique_ptr<NormalizerStep> unicode_form(UnicodeForm form) { return std::make_unique<UnicodeFormStep>(form); }
+std::unique_ptr<NormalizerStep> unicode_form(UnicodeForm form) {
+  return std::make_unique<UnicodeFormStep>(form);
+}
 
-std::unique_ptr<NormalizerStep> prepend_text(std::string_view text) { return std::make_unique<PrependStep>(text); }
+std::unique_ptr<NormalizerStep> prepend_text(std::string_view text) {
+  return std::make_unique<PrependStep>(text);
+}
 
 std::unique_ptr<NormalizerStep> replace_text(std::string_view from, std::string_view to) {
   return std::make_unique<ReplaceStep>(from, to);
@@ -168,7 +171,9 @@ std::unique_ptr<NormalizerStep> replace_regex(std::string_view pattern, std::str
   return std::make_unique<ReplaceRegexStep>(pattern, to);
 }
 
-std::unique_ptr<NormalizerStep> lowercase() { return std::make_unique<LowercaseStep>(); }
+std::unique_ptr<NormalizerStep> lowercase() {
+  return std::make_unique<LowercaseStep>();
+}
 
 std::unique_ptr<NormalizerStep> strip_white_space(bool left, bool right) {
   return std::make_unique<StripStep>(left, right);

@@ -18,7 +18,7 @@ using Normalizer = std::vector<std::unique_ptr<NormalizerStep>>;
 
 enum class UnicodeForm { nfc, nfd, nfkc, nfkd };
 
-std::unique_ptr<NormalizerStep> unicode_form(UnicodeForm form);  // invalid UTF-8 is left as it is
+std::unique_ptr<NormalizerStep> unicode_form(UnicodeForm form);       // invalid UTF-8 is left as it is
 std::unique_ptr<NormalizerStep> prepend_text(std::string_view text);  // nothing is put before empty text
 std::unique_ptr<NormalizerStep> replace_text(std::string_view from, std::string_view to);
 std::unique_ptr<NormalizerStep> replace_regex(std::string_view pattern, std::string_view to);

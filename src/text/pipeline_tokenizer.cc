@@ -10,9 +10,9 @@
 namespace halftone {
 namespace {
 
-constexpr std::array<std::string_view, 8> kEndTexts{"<|im_end|>", "<|eot_id|>",    "<|eom_id|>",
-                                                    "<end_of_turn>", "<|end|>",    "<|endoftext|>",
-                                                    "<|end_of_text|>", "<\uFF5Cend\u2581of\u2581sentence\uFF5C>"};
+constexpr std::array<std::string_view, 8> kEndTexts{
+    "<|im_end|>", "<|eot_id|>",    "<|eom_id|>",      "<end_of_turn>",
+    "<|end|>",    "<|endoftext|>", "<|end_of_text|>", "<\uFF5Cend\u2581of\u2581sentence\uFF5C>"};
 
 void replace_all(std::string& text, std::string_view from, std::string_view to) {
   if (from.empty()) return;
@@ -23,7 +23,9 @@ void replace_all(std::string& text, std::string_view from, std::string_view to) 
 
 }  // namespace
 
-std::span<const std::string_view> end_of_turn_texts() { return kEndTexts; }
+std::span<const std::string_view> end_of_turn_texts() {
+  return kEndTexts;
+}
 
 void check_token_id(TokenId id, std::size_t size, std::string_view key) {
   if (id < 0 || static_cast<std::size_t>(id) >= size) {
@@ -31,19 +33,23 @@ void check_token_id(TokenId id, std::size_t size, std::string_view key) {
   }
 }
 
+std::unordered_map<std::string_view, TokenId> index_texts(const std::vector<std::string>& texts) {
+  std::unordered_map<std::string_view, TokenId> by_text;
+  by_text.reserve(texts.size());
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    if (texts[i].empty()) continue;
+    const auto [found, is_new] = by_text.try_emplace(texts[i], static_cast<TokenId>(i));
+    if (!is_new) {
+      fail(ErrorKind::bad_input, "the vocabulary has the token '{}' twice, as {} and {}",
+           replace_invalid_utf8(texts[i]), found->second, i);
+    }
+  }
+  return by_text;
+}
+
 PipelineTokenizer::PipelineTokenizer(TokenizerParts parts) : parts_(std::move(parts)) {
   const std::size_t count = parts_.texts.size();
   HT_CHECK(parts_.types.size() == count);
-  by_text_.reserve(count);
-  for (std::size_t i = 0; i < count; ++i) {
-    if (parts_.texts[i].empty()) continue;
-    const auto [found, is_new] = by_text_.try_emplace(parts_.texts[i], static_cast<TokenId>(i));
-    if (!is_new) {
-      fail(ErrorKind::bad_input, "the vocabulary has the token '{}' twice, as {} and {}",
-           replace_invalid_utf8(parts_.texts[i]), found->second, i);
-    }
-  }
-
   BpeModel::Definition definition = std::move(parts_.model);
   definition.pieces.resize(count);
   if (parts_.byte_level) {
@@ -94,8 +100,8 @@ std::size_t PipelineTokenizer::index(TokenId id) const {
 }
 
 std::optional<TokenId> PipelineTokenizer::find_token(std::string_view text) const {
-  const auto found = by_text_.find(text);
-  if (found == by_text_.end()) return std::nullopt;
+  const auto found = parts_.by_text.find(text);
+  if (found == parts_.by_text.end()) return std::nullopt;
   return found->second;
 }
 
@@ -158,7 +164,8 @@ std::string PipelineTokenizer::token_bytes(TokenId id, bool show_control) const 
     case TokenType::user_defined:
       return text;
     case TokenType::byte:
-      if (const std::optional<std::uint8_t> byte = parse_byte_token(text)) return std::string(1, static_cast<char>(*byte));
+      if (const std::optional<std::uint8_t> byte = parse_byte_token(text))
+        return std::string(1, static_cast<char>(*byte));
       return text;
     case TokenType::normal:
       break;
@@ -169,7 +176,8 @@ std::string PipelineTokenizer::token_bytes(TokenId id, bool show_control) const 
     return from_byte_level(text).value_or(text);
   }
   if (parts_.decoder.byte_fallback) {
-    if (const std::optional<std::uint8_t> byte = parse_byte_token(text)) return std::string(1, static_cast<char>(*byte));
+    if (const std::optional<std::uint8_t> byte = parse_byte_token(text))
+      return std::string(1, static_cast<char>(*byte));
   }
   std::string out = text;
   for (const auto& [from, to] : parts_.decoder.replace) replace_all(out, from, to);

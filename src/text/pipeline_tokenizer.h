@@ -1,5 +1,5 @@
-// The one tokenizer: added tokens, normalizer, pre-tokenizer, byte-pair model, special tokens around the text; and back.
-// GGUF metadata and tokenizer.json differ only in how they fill TokenizerParts.
+// The one tokenizer: added tokens, normalizer, pre-tokenizer, byte-pair model, special tokens around the text; and
+// back. GGUF metadata and tokenizer.json differ only in how they fill TokenizerParts.
 #pragma once
 
 #include <memory>
@@ -19,15 +19,16 @@ namespace halftone {
 
 // How token texts become bytes again.
 struct TokenDecoder {
-  bool byte_level = false;                                    // texts are in the byte-level alphabet
-  bool byte_fallback = false;                                 // "<0x0A>" is the byte 0A
+  bool byte_level = false;                                   // texts are in the byte-level alphabet
+  bool byte_fallback = false;                                // "<0x0A>" is the byte 0A
   std::vector<std::pair<std::string, std::string>> replace;  // in order, in every token
-  std::string strip;                                          // taken off the start of the whole text,
-  std::size_t strip_count = 0;                                // at most so many times
+  std::string strip;                                         // taken off the start of the whole text,
+  std::size_t strip_count = 0;                               // at most so many times
 };
 
 struct TokenizerParts {
-  std::vector<std::string> texts;  // as in the vocabulary
+  std::vector<std::string> texts;                         // as in the vocabulary
+  std::unordered_map<std::string_view, TokenId> by_text;  // index_texts(texts); its keys move with `texts`
   std::vector<TokenType> types;
   bool byte_level = false;
   BpeModel::Definition model;  // `pieces` is filled by the tokenizer from texts and types
@@ -42,7 +43,6 @@ struct TokenizerParts {
 
 class PipelineTokenizer : public Tokenizer {
  public:
-  // Error(bad_input) if two tokens have the same text.
   explicit PipelineTokenizer(TokenizerParts parts);
 
   std::vector<TokenId> encode(std::string_view text, const TokenizeOptions& options) const override;
@@ -65,14 +65,18 @@ class PipelineTokenizer : public Tokenizer {
 
   TokenizerParts parts_;
   std::vector<std::string> raw_;  // byte-level: what the texts stand for; else empty
-  std::unordered_map<std::string_view, TokenId> by_text_;
   // Tokens found in raw text and in normalized text; [0] without control tokens, [1] with them.
   AddedTokenMatcher raw_matcher_[2], normalized_matcher_[2];
   std::unique_ptr<BpeModel> model_;
 };
 
+// Token ids by text; empty texts are left out. Error(bad_input) if two tokens have the same text.
+std::unordered_map<std::string_view, TokenId> index_texts(const std::vector<std::string>& texts);
+
 // Whether text may become this token by merging (control, unknown, byte and unused tokens never come from text).
-inline bool comes_from_text(TokenType type) { return type == TokenType::normal || type == TokenType::user_defined; }
+inline bool comes_from_text(TokenType type) {
+  return type == TokenType::normal || type == TokenType::user_defined;
+}
 
 // Texts by which models end their turn; they count only where the vocabulary has them as control tokens.
 std::span<const std::string_view> end_of_turn_texts();

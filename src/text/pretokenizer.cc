@@ -9,8 +9,7 @@
 
 namespace halftone {
 
-const std::string_view kPatternGpt2 =
-    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+const std::string_view kPatternGpt2 = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 const std::string_view kPatternLlama3 =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 const std::string_view kPatternQwen2 =
@@ -160,6 +159,7 @@ class Metaspace : public PreTokenizerStep {
   void apply(PieceList& list) const override {
     std::vector<PieceList::Piece> out;
     for (const PieceList::Piece& piece : list.pieces) {
+      if (piece.text.empty()) continue;
       std::string changed;
       changed.reserve(piece.text.size() + 8);
       const bool prepend = scheme_ == PrependScheme::always || (scheme_ == PrependScheme::first && piece.at_start);
@@ -248,7 +248,9 @@ std::unique_ptr<PreTokenizerStep> metaspace(std::string_view replacement, Prepen
   return std::make_unique<Metaspace>(replacement, scheme, split);
 }
 
-std::unique_ptr<PreTokenizerStep> prefix_space() { return std::make_unique<PrefixSpace>(); }
+std::unique_ptr<PreTokenizerStep> prefix_space() {
+  return std::make_unique<PrefixSpace>();
+}
 
 std::optional<PreTokenizerFamily> pretokenizer_family(std::string_view gguf_name) {
   for (const Name& entry : kNames) {

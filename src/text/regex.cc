@@ -82,9 +82,9 @@ Regex::Regex(std::string_view pattern) : pattern_(pattern), compiled_(std::make_
   const std::string translated = translate(pattern);
   int code = 0;
   PCRE2_SIZE where = 0;
-  compiled_->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
-                                  PCRE2_UTF | PCRE2_UCP | PCRE2_NO_UTF_CHECK | PCRE2_NEVER_BACKSLASH_C, &code, &where,
-                                  nullptr);
+  compiled_->code =
+      pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
+                    PCRE2_UTF | PCRE2_UCP | PCRE2_NO_UTF_CHECK | PCRE2_NEVER_BACKSLASH_C, &code, &where, nullptr);
   if (compiled_->code == nullptr) {
     fail(ErrorKind::unsupported, "the tokenizer's pattern '{}' cannot be compiled: {}", pattern, pcre_message(code));
   }

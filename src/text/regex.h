@@ -16,8 +16,8 @@ struct TextRange {
 
 class Regex {
  public:
-  // \s and \S mean Unicode's White_Space. Error(unsupported) names the pattern if PCRE2 cannot compile it, or if it uses
-  // what the two syntaxes read differently (a set inside a set, && in a set).
+  // \s and \S mean Unicode's White_Space. Error(unsupported) names the pattern if PCRE2 cannot compile it, or if it
+  // uses what the two syntaxes read differently (a set inside a set, && in a set).
   explicit Regex(std::string_view pattern);
   ~Regex();
   Regex(const Regex&) = delete;

@@ -57,7 +57,8 @@ class Tokenizer {
 
 // Error(unsupported) names the unknown model or pre-tokenizer; Error(bad_input) for inconsistent vocabularies.
 std::unique_ptr<Tokenizer> make_tokenizer(const GgufVocabulary& vocabulary);
-// From the bytes of tokenizer.json and, where there is one, tokenizer_config.json and generation_config.json ("" if not).
+// From the bytes of tokenizer.json and, where there is one, tokenizer_config.json and generation_config.json ("" if
+// not).
 std::unique_ptr<Tokenizer> make_tokenizer(std::string_view tokenizer_json, std::string_view tokenizer_config_json,
                                           std::string_view generation_config_json = "");
 

@@ -24,7 +24,9 @@ Json byte_level(bool use_regex) {
   return {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", use_regex}};
 }
 
-Json sequence(const char* key, Json parts) { return {{"type", "Sequence"}, {key, std::move(parts)}}; }
+Json sequence(const char* key, Json parts) {
+  return {{"type", "Sequence"}, {key, std::move(parts)}};
+}
 
 Json pretokenizer(PreTokenizerFamily family) {
   switch (family) {
@@ -73,9 +75,7 @@ Json template_processing(const GgufVocabulary& v) {
   const auto special = [&](TokenId id, int type) {
     return Json{{"SpecialToken", {{"id", v.tokens[static_cast<std::size_t>(id)]}, {"type_id", type}}}};
   };
-  const auto text = [](const char* name, int type) {
-    return Json{{"Sequence", {{"id", name}, {"type_id", type}}}};
-  };
+  const auto text = [](const char* name, int type) { return Json{{"Sequence", {{"id", name}, {"type_id", type}}}}; };
   Json single = Json::array(), pair = Json::array(), tokens = Json::object();
   for (const int type : {0, 1}) {
     Json part = Json::array();
@@ -114,9 +114,8 @@ TokenizerFiles tokenizer_files(const GgufVocabulary& vocabulary, std::string_vie
     const TokenType type = types[i];
     if (type != TokenType::control && type != TokenType::user_defined && type != TokenType::unknown) continue;
     if (v.tokens[i].empty()) continue;
-    Json token{{"content", v.tokens[i]}, {"lstrip", false},
-               {"normalized", false},    {"rstrip", false},
-               {"single_word", false},   {"special", type != TokenType::user_defined}};
+    Json token{{"content", v.tokens[i]}, {"lstrip", false},      {"normalized", false},
+               {"rstrip", false},        {"single_word", false}, {"special", type != TokenType::user_defined}};
     added_decoder.emplace_back(std::to_string(i), token);
     Json entry{{"id", i}};
     entry.update(token);
@@ -130,7 +129,10 @@ TokenizerFiles tokenizer_files(const GgufVocabulary& vocabulary, std::string_vie
     vocab.emplace_back(v.tokens[i].empty() ? "[EMPTY_" + std::to_string(i) + "]" : v.tokens[i], i);
   }
 
-  Json model{{"type", "BPE"}, {"dropout", nullptr}, {"unk_token", nullptr}, {"continuing_subword_prefix", nullptr},
+  Json model{{"type", "BPE"},
+             {"dropout", nullptr},
+             {"unk_token", nullptr},
+             {"continuing_subword_prefix", nullptr},
              {"end_of_word_suffix", nullptr}};
   Json normalizer, pre, decoder, post = gguf_adds_bos(v) || gguf_adds_eos(v) ? template_processing(v) : Json();
   Json merges = Json::array();

@@ -42,12 +42,15 @@ bool flag_of(const json& object, const char* key, bool otherwise) {
   return value.is_boolean() ? value.get<bool>() : otherwise;
 }
 
-std::string type_of(const json& object, std::string_view component) { return text_of(object, "type", component); }
+std::string type_of(const json& object, std::string_view component) {
+  return text_of(object, "type", component);
+}
 
 const json& list_of(const json& object, const char* key, std::string_view component, int depth) {
   if (depth > kDeepest) fail(ErrorKind::bad_input, "tokenizer.json: {} is nested too deeply", component);
   const json& list = member(object, key);
-  if (!list.is_array()) fail(ErrorKind::bad_input, "tokenizer.json: a Sequence of the {} has no list '{}'", component, key);
+  if (!list.is_array())
+    fail(ErrorKind::bad_input, "tokenizer.json: a Sequence of the {} has no list '{}'", component, key);
   return list;
 }
 
@@ -124,15 +127,15 @@ void add_pretokenizer(const json& node, PreTokenizer& steps, bool& byte_level, i
     byte_level = true;
   } else if (type == "Split") {
     const auto [is_regex, pattern] = pattern_of(node, "pre_tokenizer Split");
-    steps.push_back(split_by_regex(is_regex ? pattern : escape_regex(pattern), behavior_of(node, "the pre_tokenizer Split"),
-                                   flag_of(node, "invert", false)));
+    steps.push_back(split_by_regex(is_regex ? pattern : escape_regex(pattern),
+                                   behavior_of(node, "the pre_tokenizer Split"), flag_of(node, "invert", false)));
   } else if (type == "Digits") {
-    steps.push_back(split_by_class(is_number, flag_of(node, "individual_digits", false) ? SplitBehavior::isolated
-                                                                                         : SplitBehavior::contiguous));
+    steps.push_back(split_by_class(
+        is_number, flag_of(node, "individual_digits", false) ? SplitBehavior::isolated : SplitBehavior::contiguous));
   } else if (type == "Punctuation") {
     const bool named = member(node, "behavior").is_string();
-    steps.push_back(split_by_class(is_punctuation, named ? behavior_of(node, "the pre_tokenizer Punctuation")
-                                                         : SplitBehavior::isolated));
+    steps.push_back(split_by_class(
+        is_punctuation, named ? behavior_of(node, "the pre_tokenizer Punctuation") : SplitBehavior::isolated));
   } else if (type == "Whitespace") {
     steps.push_back(split_by_regex(R"(\w+|[^\w\s]+)", SplitBehavior::removed, true));
   } else if (type == "WhitespaceSplit") {
@@ -175,7 +178,8 @@ void add_decoder(const json& node, TokenDecoder& decoder, bool& fused, int depth
     if (stop.is_number_integer() && stop != 0) unsupported("decoder", "Strip at the end");
     if (!fused) unsupported("decoder", "Strip before Fuse");
     decoder.strip = text_of(node, "content", "the decoder Strip");
-    decoder.strip_count = start.is_number_unsigned() ? start.get<std::size_t>() : 0;
+    decoder.strip_count =
+        start.is_number_integer() ? static_cast<std::size_t>(std::max<std::int64_t>(0, start.get<std::int64_t>())) : 0;
   } else if (type == "Metaspace") {
     decoder.replace.emplace_back(text_of(node, "replacement", "the decoder Metaspace"), " ");
     if (scheme_of(node) != PrependScheme::never) {
@@ -353,11 +357,8 @@ std::unique_ptr<Tokenizer> read(std::string_view tokenizer_json, const json& con
     parts.types[static_cast<std::size_t>(token.id)] = token.special ? TokenType::control : TokenType::user_defined;
   }
 
-  std::unordered_map<std::string_view, TokenId> by_text;
-  by_text.reserve(count);
-  for (std::size_t i = 0; i < count; ++i) {
-    if (taken[i]) by_text.try_emplace(parts.texts[i], static_cast<TokenId>(i));
-  }
+  parts.by_text = index_texts(parts.texts);
+  const auto& by_text = parts.by_text;
 
   parts.model.order = BpeModel::Order::ranks;
   parts.model.ignore_merges = flag_of(model, "ignore_merges", false);

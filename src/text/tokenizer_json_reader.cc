@@ -101,7 +101,9 @@ class Reader : public nlohmann::json_sax<json> {
   };
 
   // Whether the value that begins now is root.model.NAME.
-  bool at_model(std::string_view name) const { return levels_.size() == 2 && levels_[1].key == "model" && key_ == name; }
+  bool at_model(std::string_view name) const {
+    return levels_.size() == 2 && levels_[1].key == "model" && key_ == name;
+  }
 
   [[noreturn]] void entry_error() const {
     if (mode_ == Mode::vocabulary) {

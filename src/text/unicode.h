@@ -9,7 +9,7 @@ namespace halftone {
 
 // One step through bytes that should be UTF-8 (RFC 3629: no surrogates, no overlong forms, at most U+10FFFF).
 struct Utf8Step {
-  char32_t value = 0;   // the character, or the byte itself if it is not part of a valid character
+  char32_t value = 0;    // the character, or the byte itself if it is not part of a valid character
   std::size_t size = 1;  // bytes of the character; for invalid bytes, of the longest start of a valid one (at least 1)
   bool valid = false;
   bool cut = false;  // the text ends inside what could still become a valid character
