@@ -8,16 +8,12 @@ namespace halftone {
 
 FloatEncoder::FloatEncoder(const ElementFormat& format) : format_(format) {
   HT_CHECK(format.kind == FormatKind::floating);
-  const int m = format.mantissa_bits;
-  shift_ = 52 - m;
+  mantissa_bits_ = format.mantissa_bits;
   sign_shift_ = format.bits - 1;
-  min_normal_ = std::bit_cast<std::uint64_t>(min_normal(format));
-  // Without mantissa bits, the tie between 2^e and 2^(e+1) is n = 1.5 in the rule of encode(): it goes up.
-  half_ = (std::uint64_t{1} << (shift_ - 1)) - (m > 0 ? 1U : 0U);
-  odd_ = m > 0 ? 1U : 0U;
-  rebias_ = static_cast<std::uint64_t>(1023 - format.bias) << m;
+  beyond_ = std::bit_cast<std::uint64_t>(2 * max_finite(format));
+  min_exponent_ = static_cast<std::uint64_t>(1 - format.bias + 1023);
+  grid_shift_ = static_cast<std::uint64_t>(52 - mantissa_bits_);
   max_code_ = encode(format, max_finite(format));
-  magic_ = std::ldexp(1.0, 52 + 1 - format.bias - m);
   zero_sign_ = has_minus_zero(format) ? ~0U : 0U;
 }
 

@@ -15,19 +15,19 @@ class FloatEncoder {
  public:
   explicit FloatEncoder(const ElementFormat& format);
 
+  // The rule of shared/formats.md 1.2.1 without branches: a power of two whose ulp is the grid's step is added, which
+  // rounds, and its bits are taken away again.
   std::uint32_t operator()(double value) const {
     const auto bits = std::bit_cast<std::uint64_t>(value);
-    const std::uint64_t magnitude = bits & ~(std::uint64_t{1} << 63);
+    std::uint64_t magnitude = bits & ~(std::uint64_t{1} << 63);
     if (magnitude > infinity_) return encode(format_, value);
-    std::uint64_t code = 0;
-    if (magnitude >= min_normal_) {
-      code = ((magnitude + half_ + (magnitude >> shift_ & odd_)) >> shift_) - rebias_;
-    } else {
-      // One ulp of `magic_` is the smallest subnormal: the addition rounds.
-      code = std::bit_cast<std::uint64_t>(std::bit_cast<double>(magnitude) + magic_) -
-             std::bit_cast<std::uint64_t>(magic_);
-    }
-    if (code > max_code_) code = max_code_;
+    magnitude = magnitude < beyond_ ? magnitude : beyond_;
+    std::uint64_t exponent = magnitude >> 52;
+    exponent = exponent > min_exponent_ ? exponent : min_exponent_;
+    const std::uint64_t grid = (exponent + grid_shift_) << 52;
+    std::uint64_t code = std::bit_cast<std::uint64_t>(std::bit_cast<double>(magnitude) + std::bit_cast<double>(grid)) -
+                         grid + ((exponent - min_exponent_) << mantissa_bits_);
+    code = code < max_code_ ? code : max_code_;
     const auto sign = static_cast<std::uint32_t>(bits >> 63) << sign_shift_;
     return static_cast<std::uint32_t>(code) | (code == 0 ? sign & zero_sign_ : sign);
   }
@@ -35,10 +35,11 @@ class FloatEncoder {
  private:
   static constexpr std::uint64_t infinity_ = std::uint64_t{0x7FF} << 52;
   ElementFormat format_;
-  std::uint64_t min_normal_, half_, odd_, rebias_, max_code_;
+  std::uint64_t beyond_;        // twice the largest finite value: all that is larger saturates alike
+  std::uint64_t min_exponent_;  // of the smallest normal value, as a double has it
+  std::uint64_t grid_shift_, max_code_;
   std::uint32_t zero_sign_;
-  int shift_, sign_shift_;
-  double magic_;
+  int mantissa_bits_, sign_shift_;
 };
 
 // Two's complement integers with a zero point: clamp(round(value * 2^bias) + zero); the signed code, not masked.

@@ -32,15 +32,6 @@ float cell_scale(ScaleZero sz, float global) {
   return sz.scale * global;
 }
 
-double squared_error(const Scheme& scheme, std::span<const float> values, ScaleZero sz, float global) {
-  double error = 0;
-  for (const float x : values) {
-    const double d = double{x} - dequantize_value(scheme, quantize_value(scheme, x, sz, global), sz, global);
-    error += d * d;
-  }
-  return error;
-}
-
 }  // namespace
 
 Range values_range(std::span<const float> values) {
@@ -73,6 +64,12 @@ ScaleChooser::ScaleChooser(const Scheme& scheme, float global)
     emax_ = std::ilogb(largest_);
     // compressed-tensors keeps one mantissa bit of amax, three where the element is E2M3 (shared/formats.md 2.1).
     kept_bits_ = scheme.element.exponent_bits == 2 && scheme.element.mantissa_bits == 3 ? 3 : 1;
+    if (searches_ && scheme.element.kind == FormatKind::floating && scheme.element.bits <= 8) {
+      element_encoder_.emplace(scheme.element);
+      for (std::uint32_t code = 0; code < code_count(scheme.element); ++code) {
+        element_values_.push_back(static_cast<float>(decode(scheme.element, code)));
+      }
+    }
     return;
   }
   smallest_ = static_cast<float>(std::max(min_subnormal(scheme.scale), kSmallestScale));
@@ -133,14 +130,27 @@ ScaleZero ScaleChooser::choose(Range range) const {
   return result;
 }
 
+double ScaleChooser::squared_error(std::span<const float> values, float scale) const {
+  const ScaleZero sz{scale, 0};
+  const float cell = cell_scale(sz, global_);
+  double error = 0;
+  for (const float x : values) {
+    const float back = element_encoder_
+                           ? element_values_[(*element_encoder_)(double{x} / cell)] * cell
+                           : dequantize_value(scheme_, quantize_value(scheme_, x, sz, global_), sz, global_);
+    const double d = double{x} - back;
+    error += d * d;
+  }
+  return error;
+}
+
 ScaleZero ScaleChooser::choose(std::span<const float> values) const {
   const Range range = values_range(values);
   ScaleZero chosen = choose(range);
   if (searches_ && (range.low != 0 || range.high != 0) && chosen.scale > 0x1p-127F) {
     ScaleZero smaller = chosen;
     smaller.scale = chosen.scale / 2;
-    if (squared_error(scheme_, values, smaller, global_) < squared_error(scheme_, values, chosen, global_))
-      chosen = smaller;
+    if (squared_error(values, smaller.scale) < squared_error(values, chosen.scale)) chosen = smaller;
   }
   return chosen;
 }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "numeric/encoder.h"
 #include "numeric/scheme.h"
@@ -58,16 +59,19 @@ class ScaleChooser {
  private:
   float e8m0(float amax) const;
   float rounded(double wanted) const;
+  double squared_error(std::span<const float> values, float scale) const;
 
   Scheme scheme_;
   float global_;
   bool searches_;
-  double limit_;                               // the magnitude that amax is mapped to
-  double largest_ = 0;                         // the largest element of both signs
-  int emax_ = 0;                               // its exponent
-  int kept_bits_ = 1;                          // ScaleRule::ct_round
-  float smallest_ = 0;                         // floor of the scale
-  std::optional<FloatEncoder> scale_encoder_;  // scale formats below 16 bits
+  double limit_;                                 // the magnitude that amax is mapped to
+  double largest_ = 0;                           // the largest element of both signs
+  int emax_ = 0;                                 // its exponent
+  int kept_bits_ = 1;                            // ScaleRule::ct_round
+  float smallest_ = 0;                           // floor of the scale
+  std::optional<FloatEncoder> scale_encoder_;    // scale formats below 16 bits
+  std::optional<FloatEncoder> element_encoder_;  // searching: floats of at most 8 bits, whose values are the table
+  std::vector<float> element_values_;
 };
 
 }  // namespace halftone

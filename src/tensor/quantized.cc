@@ -112,22 +112,52 @@ std::uint32_t load_wide(const std::byte* codes, std::int64_t index, int code_byt
   return code;
 }
 
+// Values of a wider format by code, where enough values are wanted to be worth it; else empty.
+std::vector<float> wide_table(const ElementFormat& element, std::size_t values) {
+  std::vector<float> table;
+  if (element.bits > 16 || values < code_count(element)) return table;
+  table.resize(code_count(element));
+  for (std::uint32_t code = 0; code < table.size(); ++code) table[code] = static_cast<float>(decode(element, code));
+  return table;
+}
+
+// Decodes codes of 2 or 4 bytes.
+class WideDecoder {
+ public:
+  WideDecoder(const ElementFormat& element, std::size_t values)
+      : element_(element),
+        mask_(static_cast<std::uint32_t>(code_count(element) - 1)),
+        table_(wide_table(element, values)) {}
+
+  float operator()(std::uint32_t code) const {
+    code &= mask_;  // files may hold anything in the bits above
+    return table_.empty() ? static_cast<float>(decode(element_, code)) : table_[code];
+  }
+
+ private:
+  ElementFormat element_;
+  std::uint32_t mask_;
+  std::vector<float> table_;
+};
+
 void decode_dense(const QuantizedTensor& tensor, std::int64_t begin, std::span<float> out) {
   const ElementFormat& element = tensor.scheme.element;
   const int width = tensor.code_bytes();
   const std::byte* codes = tensor.codes.data() + begin * width;
   const auto n = static_cast<std::int64_t>(out.size());
+  float* to = out.data();
   if (element == fp32_format()) {
-    if (n > 0) std::memcpy(out.data(), codes, out.size_bytes());
+    if (n > 0) std::memcpy(to, codes, out.size_bytes());
   } else if (element == bf16_format()) {
-    for (std::int64_t i = 0; i < n; ++i)
-      out[static_cast<std::size_t>(i)] = bf16_to_float(static_cast<std::uint16_t>(load_wide(codes, i, 2)));
+    for (std::int64_t i = 0; i < n; ++i) to[i] = bf16_to_float(static_cast<std::uint16_t>(load_wide(codes, i, 2)));
   } else if (element == fp16_format()) {
-    for (std::int64_t i = 0; i < n; ++i)
-      out[static_cast<std::size_t>(i)] = fp16_to_float(static_cast<std::uint16_t>(load_wide(codes, i, 2)));
+    for (std::int64_t i = 0; i < n; ++i) to[i] = fp16_to_float(static_cast<std::uint16_t>(load_wide(codes, i, 2)));
+  } else if (width == 1) {
+    const std::array<float, 256> table = value_table(element);
+    for (std::int64_t i = 0; i < n; ++i) to[i] = table[std::to_integer<std::size_t>(codes[i])];
   } else {
-    for (std::int64_t i = 0; i < n; ++i)
-      out[static_cast<std::size_t>(i)] = static_cast<float>(decode(element, load_wide(codes, i, width)));
+    const WideDecoder decoder(element, out.size());
+    for (std::int64_t i = 0; i < n; ++i) to[i] = decoder(load_wide(codes, i, width));
   }
 }
 
@@ -230,6 +260,7 @@ void dequantize_rows(const QuantizedTensor& tensor, std::int64_t first, std::int
   const Cells cells(scheme, tensor.rows, cols);
   const ElementFormat& element = scheme.element;
   const std::array<float, 256> table = width == 1 ? value_table(element) : std::array<float, 256>{};
+  const WideDecoder wide(element, width == 1 ? 0 : out.size());
   for (std::int64_t r = first; r < first + count; ++r) {
     float* row = out.data() + (r - first) * cols;
     const std::byte* codes = tensor.codes.data() + r * cols * width;
@@ -239,11 +270,11 @@ void dequantize_rows(const QuantizedTensor& tensor, std::int64_t first, std::int
       const auto zero = tensor.zeros.empty() ? 0.0F : static_cast<float>(tensor.zeros[cell]);
       const std::int64_t right = std::min(left + cells.col_span, cols);
       if (width == 1) {
-        for (std::int64_t c = left; c < right; ++c)
+        for (std::int64_t c = left; c < right; ++c) {
           row[c] = (table[std::to_integer<std::size_t>(codes[c])] - zero) * scale;
+        }
       } else {
-        for (std::int64_t c = left; c < right; ++c)
-          row[c] = static_cast<float>(decode(element, load_wide(codes, c, width))) * scale;
+        for (std::int64_t c = left; c < right; ++c) row[c] = wide(load_wide(codes, c, width)) * scale;
       }
     }
   }
