@@ -24,7 +24,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     for (const halftone::TensorInfo& info : file.tensors()) {
       for (const std::byte b : file.rows(info, 0, info.rows(), scratch)) sum += std::to_integer<unsigned>(b);
     }
-    static volatile unsigned sink;
+    [[maybe_unused]] static volatile unsigned sink;
     sink = sum;
   } catch (const halftone::Error&) {
   }

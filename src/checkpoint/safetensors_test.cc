@@ -487,7 +487,7 @@ TEST_F(Sharded, PathsThatLeaveTheFolderAreRefused) {
   const fs::path inner = folder_.path() / "inner";
   fs::create_directories(inner / "sub");
   fs::copy_file(folder_.path() / shard(1), inner / "sub" / shard(1));
-  for (const std::string name :
+  for (const std::string& name :
        {"../" + shard(1), "sub/" + shard(1), "./" + shard(1), "..\\" + shard(1), (folder_.path() / shard(1)).string(),
         std::string(".."), std::string("."), std::string()}) {
     nlohmann::json index;

@@ -2,8 +2,8 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <time.h>
 
-#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
@@ -17,6 +17,9 @@
 namespace halftone {
 
 inline void put_file(const std::filesystem::path& path, std::string_view content) {
+  // A new file: some file systems write to the disk at once when a file is emptied and filled again.
+  std::error_code ignored;
+  std::filesystem::remove(path, ignored);
   std::ofstream out(path, std::ios::binary | std::ios::trunc);
   out.write(content.data(), static_cast<std::streamsize>(content.size()));
 }
@@ -55,17 +58,24 @@ std::string error_of(const Body& body, ErrorKind* kind = nullptr) {
   return "";
 }
 
-// Expects an Error within 50 ms whose message has all of `parts`, and less than 10 MB of new memory at its peak.
+inline double thread_milliseconds() {
+  timespec now{};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return 1e3 * static_cast<double>(now.tv_sec) + 1e-6 * static_cast<double>(now.tv_nsec);
+}
+
+// Expects an Error within 50 ms (of processor time: tests share machines) whose message has all of `parts`, and less
+// than 10 MB of new memory at its peak.
 template <class Body>
 void expect_cheap_refusal(const Body& body, std::initializer_list<std::string_view> parts,
                           ErrorKind wanted = ErrorKind::bad_input) {
   std::ofstream("/proc/self/clear_refs") << "5";  // VmHWM starts again from the present value
   const std::uint64_t before = peak_resident_bytes();
-  const auto start = std::chrono::steady_clock::now();
+  const double start = thread_milliseconds();
   ErrorKind kind{};
   const std::string message = error_of(body, &kind);
-  const std::chrono::duration<double, std::milli> time = std::chrono::steady_clock::now() - start;
-  EXPECT_LT(time.count(), 50.0) << message;
+  const double time = thread_milliseconds() - start;
+  EXPECT_LT(time, 50.0) << message;
   EXPECT_LT(peak_resident_bytes() - before, 10U << 20) << message;
   EXPECT_NE(message, "") << "accepted";
   EXPECT_EQ(kind, wanted) << message;
