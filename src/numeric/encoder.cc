@@ -25,10 +25,10 @@ IntEncoder::IntEncoder(const ElementFormat& format, std::int32_t zero)
   high_ = half - 1 - zero;
 }
 
-CodebookEncoder::CodebookEncoder(const ElementFormat& format) {
-  HT_CHECK(format.kind == FormatKind::codebook);
-  for (std::uint64_t i = 0; i + 1 < code_count(format); ++i) {
-    midpoints_.push_back((double{format.codebook[i]} + double{format.codebook[i + 1]}) / 2);
+CodebookEncoder::CodebookEncoder(const ElementFormat& format) : count_(code_count(format) - 1) {
+  HT_CHECK(format.kind == FormatKind::codebook && count_ <= midpoints_.size());
+  for (std::size_t i = 0; i < count_; ++i) {
+    midpoints_[i] = (double{format.codebook[i]} + double{format.codebook[i + 1]}) / 2;
   }
 }
 

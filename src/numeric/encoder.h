@@ -2,9 +2,10 @@
 // Bit-identical to encode(); encoder_test.cc compares them over every upper half of an FP32 number.
 #pragma once
 
+#include <array>
 #include <bit>
+#include <cstddef>
 #include <cstdint>
-#include <vector>
 
 #include "numeric/format.h"
 
@@ -59,19 +60,20 @@ class IntEncoder {
   std::int32_t zero_;
 };
 
-// Ascending tables: nearest entry, ties to the lower index.
+// Ascending tables of at most 256 entries: nearest entry, ties to the lower index.
 class CodebookEncoder {
  public:
   explicit CodebookEncoder(const ElementFormat& format);
 
   std::uint32_t operator()(double value) const {
     std::uint32_t code = 0;
-    for (const double midpoint : midpoints_) code += value > midpoint ? 1U : 0U;
+    for (std::size_t i = 0; i < count_; ++i) code += value > midpoints_[i] ? 1U : 0U;
     return code;
   }
 
  private:
-  std::vector<double> midpoints_;
+  std::array<double, 255> midpoints_{};
+  std::size_t count_;
 };
 
 }  // namespace halftone
