@@ -70,7 +70,7 @@ inline ModelConfig small_config() {
   config.layers.resize(2);
   config.tied_head = true;
   config.attention_scale = 0.25F;
-  config.rope.dim = config.rope_local.dim = config.head_dim;
+  config.rope.dim = config.head_dim;  // no layer uses rope_local
   return config;
 }
 

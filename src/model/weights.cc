@@ -131,7 +131,10 @@ Model::Model(const ModelConfig& config, const WeightSource& weights, ThreadPool&
   Impl& m = *impl_;
   m.config = config;
   m.rope = rope_frequencies(config.rope);
-  m.rope_local = rope_frequencies(config.rope_local);
+  // A config without local layers need not say how they would be rotated.
+  const bool local = std::any_of(config.layers.begin(), config.layers.end(),
+                                 [](const LayerConfig& layer) { return layer.local_rope; });
+  if (local) m.rope_local = rope_frequencies(config.rope_local);
 
   const ModuleNames names = find_module_names(weights);
   progress.begin("load", stored_bytes(config, weights, names), "bytes");

@@ -202,6 +202,7 @@ class Keys {
 
 // As a decimal that reads back to the FP32 number of the file ("1e-05", not "9.999999747378752e-06").
 double decimal(double value) {
+  if (!(std::fabs(value) <= static_cast<double>(std::numeric_limits<float>::max()))) return value;
   char text[64];
   const auto [end, code] = std::to_chars(text, text + sizeof text, static_cast<float>(value));
   HT_CHECK(code == std::errc());
