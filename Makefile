@@ -11,8 +11,11 @@ dependencies:
 build/%/build.ninja: CMakeLists.txt cmake/halftone.cmake CMakePresets.json | dependencies
 	cmake --preset $*
 
-release dev: %: build/%/build.ninja
-	cmake --build --preset $@ -j $(JOBS)
+release: build/release/build.ninja
+	cmake --build --preset release --target halftone -j $(JOBS)
+
+dev: build/dev/build.ninja
+	cmake --build --preset dev --target unit_tests -j $(JOBS)
 
 # The main job on a real model: fetch, quantize three ways, compare with the original, answer a prompt.
 demo: release
@@ -28,7 +31,8 @@ test: release dev reference
 	ctest --test-dir build/dev -L unit --output-on-failure -j $(JOBS)
 	ctest --test-dir build/release -LE unit --output-on-failure
 
-test-unit: release
+test-unit: build/release/build.ninja
+	cmake --build --preset release --target unit_tests -j $(JOBS)
 	ctest --test-dir build/release -L unit --output-on-failure -j $(JOBS)
 
 bench: release

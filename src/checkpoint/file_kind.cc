@@ -103,7 +103,9 @@ void refuse_lookalike(const std::filesystem::path& path, std::span<const std::by
   if (text.starts_with("GGUF") && expected != "GGUF") {
     fail(ErrorKind::bad_input, "{}: this is a GGUF file, not a {} file: rename it to .gguf", file, expected);
   }
-  if (text.starts_with("PK\x03\x04") || text.starts_with("\x80\x02")) {
+  // A safetensors header may be 0x...0280 bytes long: its length then begins like a pickle.
+  const bool has_json_header = content.size() > 8 && text[8] == '{';
+  if (!has_json_header && (text.starts_with("PK\x03\x04") || text.starts_with("\x80\x02"))) {
     fail(ErrorKind::bad_input, "{}: this is a pickled PyTorch file, not a {} file: convert it to safetensors", file,
          expected);
   }

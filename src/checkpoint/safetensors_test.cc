@@ -301,6 +301,15 @@ TEST_F(Safetensors, HeaderFaults) {
   }
 }
 
+// The length bytes of a header can look like the magic of another kind of file (0x280 begins like a pickle).
+TEST_F(Safetensors, EveryHeaderLengthIsAccepted) {
+  const std::string json = R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})";
+  for (std::size_t length = json.size(); length < 1100; ++length) {
+    const fs::path path = write(safetensors_bytes(json + std::string(length - json.size(), ' '), "x"));
+    EXPECT_EQ(error_of([&] { SafetensorsFile file(path); }), "") << length;
+  }
+}
+
 TEST_F(Safetensors, DeepNestingIsRefusedWithoutRecursion) {
   for (const std::string open : {"[", "{\"a\":", "{\"a\":{\"shape\":[", "{\"__metadata__\":{\"a\":"}) {
     std::string deep = "{\"a\":";

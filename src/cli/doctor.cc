@@ -41,9 +41,10 @@ void add_doctor(CLI::App& app, Common& common) {
     std::vector<std::vector<std::string>> rows{{"matrix kernel", "isa", "used", "covers"}};
     for (const Json& kernel : kernels) {
       const std::string why = kernel["why_not"];
+      if (!kernel["used"].get<bool>() && !common.verbose) continue;
       rows.push_back({kernel["name"], kernel["isa"], kernel["used"].get<bool>() ? "yes" : "no: " + why, kernel["covers"]});
     }
-    print(text + format_table(rows));
+    print(text + format_table(rows) + (common.verbose ? "" : "\n-v lists the kernels of the other instruction sets and why they are not used\n"));
   });
 }
 

@@ -9,12 +9,26 @@
 
 namespace halftone {
 
+namespace {
+
+// Values that are made outside the evaluator can hit its limits too.
+template <class Make>
+void guarded(Make&& make) {
+  try {
+    make();
+  } catch (const jinja::Problem& caught) {
+    throw Error(caught.kind, "chat template: " + caught.message);
+  }
+}
+
+}  // namespace
+
 struct ChatTemplate::Program {
   jinja::Body body;
 };
 
 ChatTemplate::ChatTemplate(std::string source) : source_(std::move(source)), program_(std::make_unique<Program>()) {
-  program_->body = jinja::parse(source_);
+  guarded([&] { program_->body = jinja::parse(source_); });
 }
 ChatTemplate::~ChatTemplate() = default;
 ChatTemplate::ChatTemplate(ChatTemplate&&) noexcept = default;
@@ -46,16 +60,18 @@ std::vector<ChatTemplate::Piece> ChatTemplate::render_pieces(const std::vector<C
                                                              const nlohmann::ordered_json& extra) const {
   if (!extra.is_object()) fail(ErrorKind::bad_input, "the extra variables of a chat template must be an object");
   Variables values;
-  for (const auto& [name, text] : special_tokens) values.emplace_back(name, jinja::Value::text(text));
-  jinja::Values list;
-  for (const ChatMessage& message : messages) {
-    jinja::Dict dict;
-    dict.set(jinja::Value::text("role"), jinja::Value::text(message.role, !plain_role(message.role)));
-    dict.set(jinja::Value::text("content"), jinja::Value::text(message.content, true));
-    list.push_back(jinja::make_dict(std::move(dict)));
-  }
-  values.emplace_back("messages", jinja::make_list(std::move(list)));
-  values.emplace_back("add_generation_prompt", add_generation_prompt);
+  guarded([&] {
+    for (const auto& [name, text] : special_tokens) values.emplace_back(name, jinja::Value::text(text));
+    jinja::Values list;
+    for (const ChatMessage& message : messages) {
+      jinja::Dict dict;
+      dict.set(jinja::Value::text("role"), jinja::Value::text(message.role, !plain_role(message.role)));
+      dict.set(jinja::Value::text("content"), jinja::Value::text(message.content, true));
+      list.push_back(jinja::make_dict(std::move(dict)));
+    }
+    values.emplace_back("messages", jinja::make_list(std::move(list)));
+    values.emplace_back("add_generation_prompt", add_generation_prompt);
+  });
   for (const auto& [name, value] : extra.items()) {
     // Definitions of tools, documents and ready-made messages are written by users as contents are.
     const bool from_users = name == "tools" || name == "documents" || name == "messages";

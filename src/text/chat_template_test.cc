@@ -137,7 +137,7 @@ TEST(ChatTemplate, HostileTemplatesEndInAnError) {
         std::string("{{ 'a' | indent(1000000000) }}"),
         std::string("{{ [[[1]]] | tojson(indent=1000000000) }}"),
         std::string("{% set x = 'a' * 16000000 %}{% for i in range(100000) %}{{ x }}{% endfor %}"),
-        std::string("{% set x = 'a' * 16000000 %}{% for i in range(100000) %}{% set y = x | upper %}{% endfor %}"),
+        std::string("{% set x = 'a' * 1600000 %}{% for i in range(100000) %}{% set y = x | trim %}{% endfor %}"),
         std::string("{{ ('a,' * 8000000).split(',') | length }}"),
         std::string("{{ ('a' * 16000000) | list }}"),
         two + "{% for i in range(100000) %}{% set ns.x = [ns.x] %}{% endfor %}{{ ns.x }}",
@@ -147,6 +147,29 @@ TEST(ChatTemplate, HostileTemplatesEndInAnError) {
         std::string("{{ -9223372036854775807 - 2 }}")}) {
     failure(source);
   }
+}
+
+TEST(ChatTemplate, HostileTextsTakeLinearTime) {
+  // What naive searching and stripping would work on for hours.
+  const std::string set =
+      "{% set a = 'a' * 4000000 %}{% set b = 'a' * 2000000 ~ 'b' %}{% set c = 'b' ~ 'a' * 2000000 %}";
+  EXPECT_EQ(render(set + "{{ b in a }}{{ a.find(b) }}{{ a.rfind(c) }}{{ a.count(b) }}{{ a.split(b) | length }}"
+                         "{{ a.rsplit(c) | length }}{{ a.partition(b)[1] }}{{ a.rpartition(c)[1] }}"
+                         "{{ a.replace(b, 'x') | length }}{{ a.strip(b) }}"),
+            "False-1-10114000000");
+  failure("{% set x = ['a' * 16000000] * 100000 %}{{ x | sort | length }}");
+  failure(
+      "{% set x = ['a' * 1600000] * 20 %}{% for i in range(100000) %}{% set y = x | map('upper') | list %}{% endfor "
+      "%}");
+}
+
+TEST(ChatTemplate, TextsBeyondTheLimitAreRefused) {
+  const std::string huge(jinja::kMaxTextBytes + 1, 'a');
+  EXPECT_EQ(failure("{{ x }}", {{"x", huge}}).kind, ErrorKind::bad_input);
+  EXPECT_EQ(failure("{{ '" + huge + "' }}").kind, ErrorKind::bad_input);
+  EXPECT_THROW(ChatTemplate("x").render_pieces({{"user", huge}}, true, {}), Error);
+  EXPECT_THROW(ChatTemplate("x").render_pieces({}, true, {{"bos_token", huge}}), Error);
+  EXPECT_THROW(ChatTemplate("x").render_pieces({}, true, {}, {{"tools", huge}}), Error);
 }
 
 TEST(ChatTemplate, LongChainsOfValuesAreLetGoOf) {

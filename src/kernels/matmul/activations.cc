@@ -37,9 +37,9 @@ void Activations::assign(std::span<const float> x, std::int64_t rows, std::int64
       fake_quantize_rows(*scheme, values_, rows, cols);
       return;
     }
-    pool.run_ranges(rows, 1, [&](std::int64_t begin, std::int64_t end, int) {
-      fake_quantize_rows(*scheme, std::span(values_).subspan(static_cast<std::size_t>(begin * cols), static_cast<std::size_t>((end - begin) * cols)),
-                         end - begin, cols);
+    // Row by row, so that the second level of a two-level scheme is a token's own: results do not depend on the batch.
+    pool.run(rows, [&](std::int64_t r, int) {
+      fake_quantize_rows(*scheme, std::span(values_).subspan(static_cast<std::size_t>(r * cols), static_cast<std::size_t>(cols)), 1, cols);
     });
     return;
   }

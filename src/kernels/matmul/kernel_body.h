@@ -1,6 +1,9 @@
 // The kernels, written once over Vec (16 FP32 lanes) and the decoders that the including file defines in its own namespace.
 // No include guard and no includes: each instruction set takes its own copy. Nothing here may use inline code of others.
 
+// The small arrays of sums are registers only if the loops over them are unrolled, at any optimization level.
+#define HT_UNROLL _Pragma("GCC unroll 16")
+
 // Adds the sum of a segment to y as the weights' scales say.
 static inline Vec add_segment(const WeightView& w, std::int64_t tile, std::int64_t segment, Vec sum, Vec y, float x_sum) {
   if (w.scale_at_end || w.scales == nullptr) {
@@ -45,8 +48,8 @@ static inline void direct(const ProductArgs& a, std::int64_t tile, std::int64_t 
   const WeightView& w = a.w;
   const D decoder(w);
   Vec y[T][R];
-  for (int t = 0; t < T; ++t) {
-    for (int r = 0; r < R; ++r) y[t][r] = vzero();
+  HT_UNROLL for (int t = 0; t < T; ++t) {
+    HT_UNROLL for (int r = 0; r < R; ++r) y[t][r] = vzero();
   }
   for (std::int64_t s = 0; s < w.segments; ++s) {
     const std::int64_t k0 = s * w.segment;
@@ -54,37 +57,37 @@ static inline void direct(const ProductArgs& a, std::int64_t tile, std::int64_t 
     const float* x = a.x + row * a.ldx + k0;
     const std::byte* at = w.codes + tile * w.tile_bytes + s * w.segment_bytes;
     Vec sum[T][R];
-    for (int t = 0; t < T; ++t) {
-      for (int r = 0; r < R; ++r) sum[t][r] = vzero();
+    HT_UNROLL for (int t = 0; t < T; ++t) {
+      HT_UNROLL for (int r = 0; r < R; ++r) sum[t][r] = vzero();
     }
     std::int64_t k = 0;
     for (; k + D::kStep <= length; k += D::kStep) {
       Vec code[T][D::kStep];
-      for (int t = 0; t < T; ++t) {
+      HT_UNROLL for (int t = 0; t < T; ++t) {
         vprefetch(at + t * w.tile_bytes + 1024);
         decoder.decode(at + t * w.tile_bytes, code[t]);
       }
       at += D::kBytes;
-      for (int i = 0; i < D::kStep; ++i) {
-        for (int r = 0; r < R; ++r) {
+      HT_UNROLL for (int i = 0; i < D::kStep; ++i) {
+        HT_UNROLL for (int r = 0; r < R; ++r) {
           const Vec xr = vset(x[r * a.ldx + k + i]);
-          for (int t = 0; t < T; ++t) sum[t][r] = vfma(xr, code[t][i], sum[t][r]);
+          HT_UNROLL for (int t = 0; t < T; ++t) sum[t][r] = vfma(xr, code[t][i], sum[t][r]);
         }
       }
     }
     if (D::kStep == 2 && k < length) {
-      for (int t = 0; t < T; ++t) {
+      HT_UNROLL for (int t = 0; t < T; ++t) {
         Vec code[D::kStep];
         decoder.decode(at + t * w.tile_bytes, code);
-        for (int r = 0; r < R; ++r) sum[t][r] = vfma(vset(x[r * a.ldx + k]), code[0], sum[t][r]);
+        HT_UNROLL for (int r = 0; r < R; ++r) sum[t][r] = vfma(vset(x[r * a.ldx + k]), code[0], sum[t][r]);
       }
     }
-    for (int t = 0; t < T; ++t) {
-      for (int r = 0; r < R; ++r) y[t][r] = add_segment(w, tile + t, s, sum[t][r], y[t][r], segment_sum(a, row + r, s));
+    HT_UNROLL for (int t = 0; t < T; ++t) {
+      HT_UNROLL for (int r = 0; r < R; ++r) y[t][r] = add_segment(w, tile + t, s, sum[t][r], y[t][r], segment_sum(a, row + r, s));
     }
   }
-  for (int t = 0; t < T; ++t) {
-    for (int r = 0; r < R; ++r) finish(a, tile + t, row + r, y[t][r]);
+  HT_UNROLL for (int t = 0; t < T; ++t) {
+    HT_UNROLL for (int r = 0; r < R; ++r) finish(a, tile + t, row + r, y[t][r]);
   }
 }
 
@@ -94,12 +97,12 @@ static inline void panel_rows(const ProductArgs& a, std::int64_t tile, std::int6
                               const float* panel, float* y) {
   const float* x = a.x + row * a.ldx + s * a.w.segment;
   Vec sum[R];
-  for (int r = 0; r < R; ++r) sum[r] = vzero();
+  HT_UNROLL for (int r = 0; r < R; ++r) sum[r] = vzero();
   for (std::int64_t k = 0; k < length; ++k) {
     const Vec code = vload(panel + k * 16);
-    for (int r = 0; r < R; ++r) sum[r] = vfma(vset(x[r * a.ldx + k]), code, sum[r]);
+    HT_UNROLL for (int r = 0; r < R; ++r) sum[r] = vfma(vset(x[r * a.ldx + k]), code, sum[r]);
   }
-  for (int r = 0; r < R; ++r) {
+  HT_UNROLL for (int r = 0; r < R; ++r) {
     vstore(y + r * 16, add_segment(a.w, tile, s, sum[r], vload(y + r * 16), segment_sum(a, row + r, s)));
   }
 }
@@ -121,7 +124,7 @@ static inline void panel(const ProductArgs& a, std::int64_t tile) {
       for (std::int64_t k = 0; k < length; k += D::kStep, at += D::kBytes) {
         Vec code[D::kStep];
         decoder.decode(at, code);
-        for (int i = 0; i < D::kStep; ++i) vstore(decoded + (k + i) * 16, code[i]);
+        HT_UNROLL for (int i = 0; i < D::kStep; ++i) vstore(decoded + (k + i) * 16, code[i]);
       }
       std::int64_t r = 0;
       for (; r + kMicroRows <= rows; r += kMicroRows) panel_rows<kMicroRows>(a, tile, s, row0 + r, length, decoded, y + r * 16);
@@ -158,8 +161,8 @@ static inline void integer_block(const ProductArgs& a, std::int64_t tile, std::i
   const D decoder(w);
   const std::int64_t padded = (w.segment + 1) / 2 * 2;
   Vec y[T][R];
-  for (int t = 0; t < T; ++t) {
-    for (int r = 0; r < R; ++r) y[t][r] = vzero();
+  HT_UNROLL for (int t = 0; t < T; ++t) {
+    HT_UNROLL for (int r = 0; r < R; ++r) y[t][r] = vzero();
   }
   for (std::int64_t s = 0; s < w.segments; ++s) {
     const std::int64_t k0 = s * w.segment;
@@ -167,28 +170,28 @@ static inline void integer_block(const ProductArgs& a, std::int64_t tile, std::i
     const std::int16_t* x = a.x16 + row * a.ldx16 + s * padded;
     const std::byte* at = w.codes + tile * w.tile_bytes + s * w.segment_bytes;
     IntVec sum[T][R];
-    for (int t = 0; t < T; ++t) {
-      for (int r = 0; r < R; ++r) sum[t][r] = izero();
+    HT_UNROLL for (int t = 0; t < T; ++t) {
+      HT_UNROLL for (int r = 0; r < R; ++r) sum[t][r] = izero();
     }
     for (std::int64_t k = 0; k < length; k += 2, at += D::kBytes) {
       IntVec code[T];
-      for (int t = 0; t < T; ++t) {
+      HT_UNROLL for (int t = 0; t < T; ++t) {
         if (R == 1) vprefetch(at + t * w.tile_bytes + 1024);
         code[t] = decoder.pairs(at + t * w.tile_bytes);
       }
-      for (int r = 0; r < R; ++r) {
+      HT_UNROLL for (int r = 0; r < R; ++r) {
         const IntVec xr = iset_pair(x + r * a.ldx16 + k);
-        for (int t = 0; t < T; ++t) sum[t][r] = imadd(xr, code[t], sum[t][r]);
+        HT_UNROLL for (int t = 0; t < T; ++t) sum[t][r] = imadd(xr, code[t], sum[t][r]);
       }
     }
-    for (int t = 0; t < T; ++t) {
-      for (int r = 0; r < R; ++r) {
+    HT_UNROLL for (int t = 0; t < T; ++t) {
+      HT_UNROLL for (int r = 0; r < R; ++r) {
         y[t][r] = add_segment(w, tile + t, s, ifloat(sum[t][r]), y[t][r], segment_sum(a, row + r, s));
       }
     }
   }
-  for (int t = 0; t < T; ++t) {
-    for (int r = 0; r < R; ++r) finish(a, tile + t, row + r, y[t][r]);
+  HT_UNROLL for (int t = 0; t < T; ++t) {
+    HT_UNROLL for (int r = 0; r < R; ++r) finish(a, tile + t, row + r, y[t][r]);
   }
 }
 
@@ -211,3 +214,4 @@ static const KernelSet kSet = {
     {nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, integer_product<DecodeN4i>, nullptr,
      integer_product<DecodeI8x2>}};
 
+#undef HT_UNROLL

@@ -140,7 +140,7 @@ Storage choose_storage(const Scheme& scheme) {
 // The group length along K, or 0 where a row has one scale (or none).
 std::int64_t group_length(const Scheme& scheme, std::int64_t cols) {
   std::int64_t group = 0;
-  if (scheme.ggml) return ggml_affine(*scheme.ggml).group;
+  if (scheme.ggml) return ggml_affine(*scheme.ggml).group;  // blocks only: whoever opens a file gives f32, f16, bf16 as dense schemes
   if (scheme.granularity == Granularity::group) group = scheme.group;
   if (scheme.granularity == Granularity::block) group = scheme.block_cols;
   return group >= cols ? 0 : group;
@@ -334,7 +334,7 @@ void put_wide(PackedMatrix::Data& d, std::int64_t row, std::span<const T> values
 }
 
 [[noreturn]] void refuse(const Scheme& scheme, std::int64_t row, std::int64_t col) {
-  fail(ErrorKind::bad_input, "a {} matrix holds a code that is not a finite number (row {}, column {})", to_string(scheme), row, col);
+  fail(ErrorKind::bad_input, "a {} matrix holds a code or scale that is no finite FP32 number (row {}, column {})", to_string(scheme), row, col);
 }
 
 }  // namespace
@@ -420,7 +420,7 @@ void PackedMatrixBuilder::add_rows(std::int64_t first, const QuantizedTensor& ch
           scale = chunk.scales[index] * chunk.global_scale;
           if (!chunk.zeros.empty()) zero = chunk.zeros[index];
         }
-        if (!std::isfinite(scale)) refuse(d.scheme, row, s * d.segment);
+        if (!std::isfinite(scale * d.factor)) refuse(d.scheme, row, s * d.segment);
         if (!d.minimums.empty()) d.minimums[cell(s)] = -static_cast<float>(zero) * scale;
         d.scales[cell(s)] = scale * d.factor;
       }

@@ -23,7 +23,7 @@ struct Macro {
 namespace {
 
 constexpr std::size_t kBytesPerStep = 16;  // of text that an operation handles
-constexpr int kMaxRecursion = 1000;
+constexpr int kMaxRecursion = 600;  // of nested expressions, statements and macro calls; about 4 MiB of stack at worst
 constexpr std::int64_t kMaxRange = 100'000;  // as in Jinja2's sandbox
 
 enum class Flow { next, break_, continue_ };
@@ -84,6 +84,13 @@ class Evaluator {
   static std::int64_t cost(const Value& value) {
     if (value.is_text()) return static_cast<std::int64_t>(value.text().size() / kBytesPerStep);
     return weight_of(value) / 8;
+  }
+
+  // Filters that go through the text of every element cost as much as the text does.
+  static std::int64_t filter_cost(std::string_view name, const Value& value) {
+    static constexpr std::string_view kThorough[] = {"dictsort", "join", "map", "max", "min", "sort", "sum", "unique"};
+    const bool thorough = std::find(std::begin(kThorough), std::end(kThorough), name) != std::end(kThorough);
+    return thorough && !value.is_text() ? 4 * weight_of(value) : cost(value);
   }
 
   void enter() {
@@ -423,7 +430,7 @@ class Evaluator {
       value = subject != nullptr ? filter(*expr.parts[0], subject) : evaluate(*expr.parts[0]);
     }
     const Arguments given = arguments(expr);
-    spend(cost(value));
+    spend(filter_cost(expr.text, value));
     Value out = apply_filter(expr.text, value, given);
     spend(cost(out));
     return out;

@@ -1,6 +1,6 @@
 // Attributes, items and the methods of built-in types.
 #include <algorithm>
-#include <array>
+#include <unordered_set>
 
 #include "text/jinja/operators.h"
 #include "text/jinja/unicode.h"
@@ -180,14 +180,15 @@ const Text& Bound::text(std::size_t i) const {
 
 Text strip(const Text& text, const std::string* characters, bool left, bool right) {
   const std::string& bytes = text.bytes();
+  std::unordered_set<std::string_view> set;
+  for (std::size_t i = 0; characters != nullptr && i < characters->size();) {
+    const std::size_t size = decode_at(*characters, i).size;
+    set.insert(std::string_view(*characters).substr(i, size));
+    i += size;
+  }
   const auto strips = [&](std::size_t at, const CodePoint& point) {
     if (characters == nullptr) return is_space(point.value);
-    for (std::size_t i = 0; i < characters->size();) {
-      const std::size_t size = decode_at(*characters, i).size;
-      if (characters->compare(i, size, bytes, at, point.size) == 0) return true;
-      i += size;
-    }
-    return false;
+    return set.contains(std::string_view(bytes).substr(at, point.size));
   };
   std::size_t begin = 0, end = bytes.size();
   while (left && begin < end) {
@@ -219,7 +220,7 @@ Text replace(const Text& text, const Text& old_part, const Text& new_part, std::
     }
   } else {
     while (count-- != 0) {
-      const std::size_t found = bytes.find(old_bytes, at);
+      const std::size_t found = find_bytes(bytes, old_bytes, at);
       if (found == std::string::npos) break;
       out.append(text, at, found);
       out.append(new_part);
@@ -261,6 +262,13 @@ Value from_texts(std::vector<Text> parts, ListKind kind = ListKind::list) {
 void check_parts(const std::vector<Text>& parts) {
   if (static_cast<std::int64_t>(parts.size()) > kMaxItems)
     problem("a text is split into more than {} parts", kMaxItems);
+}
+
+// The last occurrence, or npos.
+std::size_t find_last(std::string_view text, std::string_view needle) {
+  const std::string text_back(text.rbegin(), text.rend()), needle_back(needle.rbegin(), needle.rend());
+  const std::size_t found = find_bytes(text_back, needle_back);
+  return found == std::string::npos ? found : text.size() - found - needle.size();
 }
 
 std::vector<Text> split_space(const Text& text, std::int64_t limit, bool from_right) {
@@ -311,27 +319,31 @@ std::vector<Text> split(const Text& text, const Value& separator, std::int64_t l
   const std::string &bytes = text.bytes(), &mark = separator.bytes();
   if (mark.empty()) problem("'split' got an empty separator");
   std::vector<Text> parts;
-  std::size_t begin = 0, end = bytes.size();
+  if (from_right) {
+    // Found from the left in the reversed text.
+    const std::string text_back(bytes.rbegin(), bytes.rend()), mark_back(mark.rbegin(), mark.rend());
+    std::size_t end = bytes.size();
+    while (limit-- != 0) {
+      const std::size_t found = find_bytes(text_back, mark_back, bytes.size() - end);
+      if (found == std::string::npos) break;
+      const std::size_t after = bytes.size() - found;
+      parts.push_back(text.slice(after, end));
+      end = after - mark.size();
+      check_parts(parts);
+    }
+    parts.push_back(text.slice(0, end));
+    std::reverse(parts.begin(), parts.end());
+    return parts;
+  }
+  std::size_t begin = 0;
   while (limit-- != 0) {
-    std::size_t found = std::string::npos;
-    if (from_right) {
-      if (end < mark.size()) break;
-      found = bytes.rfind(mark, end - mark.size());
-    } else {
-      found = bytes.find(mark, begin);
-    }
+    const std::size_t found = find_bytes(bytes, mark, begin);
     if (found == std::string::npos) break;
-    if (from_right) {
-      parts.push_back(text.slice(found + mark.size(), end));
-      end = found;
-    } else {
-      parts.push_back(text.slice(begin, found));
-      begin = found + mark.size();
-    }
+    parts.push_back(text.slice(begin, found));
+    begin = found + mark.size();
     check_parts(parts);
   }
-  parts.push_back(text.slice(begin, end));
-  if (from_right) std::reverse(parts.begin(), parts.end());
+  parts.push_back(text.slice(begin, bytes.size()));
   return parts;
 }
 
@@ -367,7 +379,7 @@ bool has_affix(const Range& range, const Value& affix, bool at_end) {
 std::int64_t find(const Range& range, const std::string& needle, bool last) {
   if (!range.valid) return -1;
   const std::string& bytes = range.text.bytes();
-  const std::size_t found = last ? bytes.rfind(needle) : bytes.find(needle);
+  const std::size_t found = last ? find_last(bytes, needle) : find_bytes(bytes, needle);
   if (found == std::string::npos) return -1;
   return range.offset + count_code_points(std::string_view(bytes).substr(0, found));
 }
@@ -377,8 +389,10 @@ std::int64_t count_in(const Range& range, const std::string& needle) {
   if (needle.empty()) return count_code_points(range.text.bytes()) + 1;
   std::int64_t count = 0;
   const std::string& bytes = range.text.bytes();
-  for (std::size_t at = bytes.find(needle); at != std::string::npos; at = bytes.find(needle, at + needle.size()))
+  for (std::size_t at = find_bytes(bytes, needle); at != std::string::npos;
+       at = find_bytes(bytes, needle, at + needle.size())) {
     ++count;
+  }
   return count;
 }
 
@@ -411,7 +425,7 @@ bool text_is(std::string_view name, std::string_view text) {
 
 Value partition(const Text& text, const Text& mark, bool last) {
   if (mark.size() == 0) problem("'partition' got an empty separator");
-  const std::size_t found = last ? text.bytes().rfind(mark.bytes()) : text.bytes().find(mark.bytes());
+  const std::size_t found = last ? find_last(text.bytes(), mark.bytes()) : find_bytes(text.bytes(), mark.bytes());
   if (found == std::string::npos) {
     if (last) return from_texts({Text(), Text(), text}, ListKind::tuple);
     return from_texts({text, Text(), Text()}, ListKind::tuple);

@@ -175,7 +175,7 @@ bool contains(const Value& needle, const Value& where) {
     if (needle.is_undefined()) problem("{}", needle.undefined_message());
     if (!needle.is_text())
       problem("'in' looks for a string in a string, not for a value of type '{}'", type_name(needle));
-    return where.bytes().find(needle.bytes()) != std::string::npos;
+    return find_bytes(where.bytes(), needle.bytes()) != std::string::npos;
   }
   if (where.is_dict()) return where.dict().find(needle) != nullptr;
   if (where.is_list() || where.is_undefined()) {

@@ -12,7 +12,7 @@ namespace halftone::jinja {
 namespace {
 
 constexpr int kMaxNesting = 100;    // of parentheses and blocks in the source
-constexpr int kMaxTreeDepth = 400;  // of an expression; long chains of operators count too
+constexpr int kMaxTreeDepth = 300;  // of an expression; long chains of operators count too
 
 class Parser {
  public:

@@ -1,5 +1,6 @@
 #include "text/jinja/unicode.h"
 
+#include <string.h>  // memmem
 #include <utf8proc.h>
 
 #include <algorithm>
@@ -37,6 +38,14 @@ std::int64_t count_code_points(std::string_view text) {
   std::int64_t count = 0;
   for (std::size_t at = 0; at < text.size(); at += decode_at(text, at).size) ++count;
   return count;
+}
+
+std::size_t find_bytes(std::string_view text, std::string_view needle, std::size_t from) {
+  if (from > text.size()) return std::string_view::npos;
+  if (needle.empty()) return from;
+  const void* found = memmem(text.data() + from, text.size() - from, needle.data(), needle.size());
+  if (found == nullptr) return std::string_view::npos;
+  return static_cast<std::size_t>(static_cast<const char*>(found) - text.data());
 }
 
 bool is_space(std::int32_t c) {

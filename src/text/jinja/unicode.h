@@ -19,6 +19,9 @@ CodePoint decode_before(std::string_view text, std::size_t end);  // the charact
 void append_utf8(std::string& out, std::int32_t code_point);      // a valid scalar value
 std::int64_t count_code_points(std::string_view text);
 
+// Where `needle` begins at or after `from`, or npos; linear time for every input, which std::string::find is not.
+std::size_t find_bytes(std::string_view text, std::string_view needle, std::size_t from = 0);
+
 bool is_space(std::int32_t c);      // str.isspace of one character
 bool is_line_end(std::int32_t c);   // what str.splitlines splits at
 bool is_printable(std::int32_t c);  // str.isprintable

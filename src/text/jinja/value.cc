@@ -100,6 +100,7 @@ void count(Container& container, const Value& child) {
 }  // namespace
 
 std::int64_t weight_of(const Value& value) {
+  if (value.is_text()) return 1 + static_cast<std::int64_t>(value.text().size() / 64);
   if (value.is_list()) return value.list().weight;
   if (value.is_dict()) return value.dict().weight;
   return 1;

@@ -19,7 +19,8 @@ namespace halftone::jinja {
 
 // Limits that keep a hostile template from taking the process down.
 inline constexpr std::size_t kMaxTextBytes = std::size_t{16} << 20;  // one string, and the whole output
-inline constexpr std::int64_t kMaxItems = std::int64_t{1} << 20;     // elements of one list, nested ones counted
+inline constexpr std::int64_t kMaxItems = std::int64_t{1}
+                                          << 20;  // weight of one list: its values, nested ones too, and their text
 inline constexpr int kMaxValueDepth = 100;
 inline constexpr std::int64_t kMaxSteps = 10'000'000;
 
@@ -157,7 +158,7 @@ struct List {
   ListKind kind = ListKind::list;
   Values items;
   int depth = 1;
-  std::int64_t weight = 1;  // values in it, nested ones counted
+  std::int64_t weight = 1;  // values in it, nested ones too; a text counts one more for every 64 bytes
   bool from_content = false;
   std::string range_text;  // ListKind::range: how it prints
   mutable bool consumed = false;
