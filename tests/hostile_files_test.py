@@ -129,7 +129,8 @@ class Hostile(support.Case):
             self.assertEqual(len([l for l in err.splitlines() if l.startswith("halftone: ")]), 1, err)
         for text in ("", "{", "[]", "null", "\xff\xfe", "{" * 50000):
             (model / "config.json").write_bytes(text.encode("latin-1"))
-            self.reject(model, codes=(3, 4))
+            code, _, err = run("run", model, "-p", "x")
+            self.assertIn(code, (3, 4), f"{text[:20]!r}: exit {code} {err}")
 
     def test_gguf_of_absurd_counts(self):
         cases = {
@@ -150,7 +151,8 @@ class Hostile(support.Case):
             "empty": b"", "magic": b"GGML" + b"\0" * 60, "short": b"GGUF\3\0",
         }
         for name, data in cases.items():
-            self.reject(self.file(name + ".gguf", data))
+            # Versions that are known but cannot be read are "unsupported".
+            self.reject(self.file(name + ".gguf", data), codes=(3, 4) if name.startswith(("version", "swapped", "type")) else (3,))
 
     def test_memory_stays_small_on_absurd_headers(self):
         path = self.file("h.safetensors", struct.pack("<Q", 90_000_000) + b"{}")
@@ -213,10 +215,11 @@ class Hostile(support.Case):
             header = json.loads(data[8:8 + size])
             begin, end = header["model.layers.0.mlp.up_proj.weight"]["data_offsets"]
             decoded = struct.unpack(f"<{256 * 256}f", data[8 + size + begin:8 + size + end])
-            self.assertAlmostEqual(decoded[0], 1.0, delta=0.07, msg=scheme)
+            # int2 has the codes -2 .. 1 and the scale amax / 1.5: its largest value is 2/3 of amax.
+            self.assertAlmostEqual(decoded[0], 1.0, delta=0.34 if scheme.startswith("int2") else 0.07, msg=scheme)
             self.assertFalse(any(decoded[1:]), scheme)
             if scheme == "fp8_e4m3:128x128":
-                self.assertEqual(report["tensors"][0]["zero_cells"], 3)
+                self.assertEqual(report["tensors"][0]["zero_blocks"], 3)
 
 
 support.main()
