@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cctype>
 #include <filesystem>
-#include <numeric>
 
 #include "base/error.h"
+#include "numeric/names.h"
 #include "base/file.h"
 #include "quantize/method.h"
 
@@ -13,28 +13,6 @@ namespace halftone {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-std::string lower(std::string_view text) {
-  std::string out(text);
-  for (char& c : out) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return out;
-}
-
-// Levenshtein distance with two rows.
-std::size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), std::size_t{0});
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t diagonal = row[0];
-    row[0] = i;
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t change = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({change, row[j] + 1, row[j - 1] + 1});
-    }
-  }
-  return row.back();
-}
 
 std::string hint(std::string_view word, const std::vector<std::string>& names) {
   const std::string near = nearest_name(word, names);
@@ -200,7 +178,7 @@ std::vector<std::string> preset_names() {
 
 std::optional<Recipe> find_preset(std::string_view name) {
   for (const Preset& preset : recipe_presets()) {
-    if (lower(name) == preset.name) {
+    if (lower_case(name) == preset.name) {
       Recipe recipe = parse_recipe(preset.text, std::string(preset.name));
       recipe.name = preset.name;
       return recipe;
@@ -215,7 +193,7 @@ std::string nearest_name(std::string_view word, const std::vector<std::string>& 
   std::string best;
   std::size_t smallest = std::max<std::size_t>(2, word.size() / 3) + 1;
   for (const std::string& name : names) {
-    const std::size_t distance = edit_distance(lower(word), lower(name));
+    const std::size_t distance = edit_distance(lower_case(word), lower_case(name));
     if (distance < smallest) {
       smallest = distance;
       best = name;
