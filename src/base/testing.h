@@ -1,4 +1,4 @@
-// For tests only: where the shared reference files are, and folders that vanish.
+// For tests only: where the shared reference files are, folders that vanish, random values, instruction sets to test.
 #pragma once
 
 #include <unistd.h>
@@ -6,6 +6,10 @@
 #include <cstdlib>
 #include <filesystem>
 #include <string>
+#include <vector>
+
+#include "base/cpu.h"
+#include "base/random.h"
 
 namespace halftone {
 
@@ -37,5 +41,24 @@ class TempFolder {
  private:
   std::filesystem::path path_;
 };
+
+// Every instruction set, up to the best one written, that this machine can run.
+inline std::vector<Isa> runnable_isas(Isa written = Isa::avx512) {
+  std::vector<Isa> isas{Isa::scalar};
+#ifdef HALFTONE_SIMD
+  const Isa best = select_isa(detect_cpu(), std::nullopt, written).isa;
+  if (best >= Isa::avx2) isas.push_back(Isa::avx2);
+  if (best >= Isa::avx512) isas.push_back(Isa::avx512);
+#endif
+  return isas;
+}
+
+// Seeded values of a normal distribution with standard deviation `size`.
+inline std::vector<float> normal_values(std::int64_t n, std::uint64_t seed, float size = 1.0F) {
+  CounterRng rng(seed);
+  std::vector<float> values(static_cast<std::size_t>(n));
+  for (float& v : values) v = size * rng.next_normal();
+  return values;
+}
 
 }  // namespace halftone

@@ -17,7 +17,7 @@ namespace {
 using Json = nlohmann::json;
 
 // More dimensions than any framework's tensors have: a longer list is damage, and messages print shapes.
-constexpr std::size_t kMaxDimensions = 64;
+constexpr std::size_t kMaxShapeLength = 64;
 constexpr int kMaxIndexDepth = 32;
 
 // What both documents share: a SAX handler that refuses everything it does not expect, so that neither depth nor
@@ -55,8 +55,8 @@ class HeaderHandler : public StrictHandler {
       if (value > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
         refuse("tensor '{}': overflow: dimension {} in its shape does not fit 63 bits", name(), value);
       }
-      if (entry_.info.shape.size() == kMaxDimensions) {
-        refuse("tensor '{}': its shape has more than {} dimensions", name(), kMaxDimensions);
+      if (entry_.info.shape.size() == kMaxShapeLength) {
+        refuse("tensor '{}': its shape has more than {} dimensions", name(), kMaxShapeLength);
       }
       entry_.info.shape.push_back(static_cast<std::int64_t>(value));
       return true;

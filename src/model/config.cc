@@ -18,7 +18,7 @@ constexpr std::int64_t kMaxContext = std::int64_t{1} << 31;
 constexpr std::int64_t kMaxLayers = 4096;
 
 // What the families' config classes take for keys that a file leaves out, and what they do differently.
-struct Family {
+struct ArchitectureRow {
   std::string_view type;
   std::string_view head_class;  // of `architectures`, for files without model_type
   bool gemma = false, qk_norm = false, qkv_bias = false;
@@ -32,7 +32,7 @@ struct Family {
   std::string_view activation = "silu";
 };
 
-constexpr Family kFamilies[] = {
+constexpr ArchitectureRow kFamilies[] = {
     {.type = "llama", .head_class = "LlamaForCausalLM", .bias_flags = true},
     {.type = "mistral", .head_class = "MistralForCausalLM", .window_everywhere = true, .context = 131072},
     {.type = "gemma3_text", .head_class = "Gemma3ForCausalLM", .gemma = true, .qk_norm = true, .tied = true,
@@ -111,7 +111,7 @@ std::string supported_list() {
   return list;
 }
 
-const Family& family_of(const Json& whole_config, const Json& config) {
+const ArchitectureRow& family_of(const Json& whole_config, const Json& config) {
   std::string type = text(config, "model_type", "");
   if (type.empty() && &whole_config != &config) type = text(whole_config, "model_type", "");
   std::string head_class;
@@ -120,7 +120,7 @@ const Family& family_of(const Json& whole_config, const Json& config) {
     head_class = list->front().get<std::string>();
   }
   if (type == "gemma3") type = "gemma3_text";
-  for (const Family& family : kFamilies) {
+  for (const ArchitectureRow& family : kFamilies) {
     if (type.empty() ? family.head_class == head_class : family.type == type) return family;
   }
   const std::string name = head_class.empty() ? type : type.empty() ? head_class : head_class + " (" + type + ")";
@@ -191,7 +191,7 @@ RopeSpec rope_of(const Json& config, const Json* parameters, double theta, std::
   return spec;
 }
 
-void read_rope(const Json& config, const Family& family, ModelConfig& out) {
+void read_rope(const Json& config, const ArchitectureRow& family, ModelConfig& out) {
   const double theta = positive(config, "rope_theta", family.gemma ? 1e6 : 1e4);
   const Json* parameters = find(config, "rope_scaling");
   if (parameters == nullptr) parameters = find(config, "rope_parameters");
@@ -227,7 +227,7 @@ void read_rope(const Json& config, const Family& family, ModelConfig& out) {
   }
 }
 
-void read_layers(const Json& config, const Family& family, ModelConfig& out) {
+void read_layers(const Json& config, const ArchitectureRow& family, ModelConfig& out) {
   const std::int64_t count = whole(config, "num_hidden_layers", std::nullopt, 1, kMaxLayers);
   out.layers.resize(static_cast<std::size_t>(count));
   const bool may_slide = family.gemma || family.window_everywhere || family.window_from_layer;
@@ -267,7 +267,7 @@ void read_layers(const Json& config, const Family& family, ModelConfig& out) {
 
 std::vector<std::string_view> supported_architectures() {
   std::vector<std::string_view> names;
-  for (const Family& family : kFamilies) names.push_back(family.type);
+  for (const ArchitectureRow& family : kFamilies) names.push_back(family.type);
   return names;
 }
 
@@ -301,7 +301,7 @@ ModelConfig model_config_from_json(const Json& whole_config) {
     fail(ErrorKind::bad_input, "config.json: 'text_config' must be an object");
   }
   const Json& config = inner != nullptr ? *inner : whole_config;
-  const Family& family = family_of(whole_config, config);
+  const ArchitectureRow& family = family_of(whole_config, config);
 
   ModelConfig out;
   out.architecture = family.type;

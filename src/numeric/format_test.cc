@@ -16,13 +16,10 @@
 
 #include "base/error.h"
 #include "base/sha256.h"
-#include "base/testing.h"
+#include "numeric/testing_golden.h"
 
 namespace halftone {
 namespace {
-
-#define NEEDS_SHARED() \
-  if (!have_shared()) GTEST_SKIP() << "SKIPPED: no shared folder (set HALFTONE_SHARED)"
 
 std::vector<std::vector<std::string>> read_csv(const char* name) {
   std::ifstream in(shared_folder() / "golden" / name);
@@ -41,9 +38,6 @@ std::vector<std::vector<std::string>> read_csv(const char* name) {
   return rows;
 }
 
-std::uint32_t hex(const std::string& text) {
-  return static_cast<std::uint32_t>(std::stoul(text, nullptr, 16));
-}
 float float_of(const std::string& word) {
   return std::bit_cast<float>(hex(word));
 }

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/testing.h"
+#include "numeric/testing_golden.h"
 #include "numeric/format.h"
 
 namespace halftone {
@@ -39,11 +39,6 @@ std::vector<std::uint32_t> bits_of(std::span<const float> values) {
   std::vector<std::uint32_t> bits;
   for (const float v : values) bits.push_back(std::bit_cast<std::uint32_t>(v));
   return bits;
-}
-
-nlohmann::json golden(const char* name) {
-  std::ifstream file(shared_folder() / "golden" / name);
-  return nlohmann::json::parse(file);
 }
 
 std::size_t block_bytes(GgmlType type) {

@@ -8,13 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "base/testing.h"
+#include "numeric/testing_golden.h"
 
 namespace halftone {
 namespace {
-
-#define NEEDS_SHARED() \
-  if (!have_shared()) GTEST_SKIP() << "SKIPPED: no shared folder (set HALFTONE_SHARED)"
 
 using Json = nlohmann::json;
 using Codes = std::vector<std::uint8_t>;

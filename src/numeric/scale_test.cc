@@ -14,24 +14,12 @@
 #include <string>
 #include <vector>
 
-#include "base/testing.h"
+#include "numeric/testing_golden.h"
 
 namespace halftone {
 namespace {
 
-#define NEEDS_SHARED() \
-  if (!have_shared()) GTEST_SKIP() << "SKIPPED: no shared folder (set HALFTONE_SHARED)"
-
 using Json = nlohmann::json;
-
-Json golden(const char* name) {
-  std::ifstream in(shared_folder() / "golden" / name);
-  return Json::parse(in);
-}
-
-std::uint32_t hex(const std::string& text) {
-  return static_cast<std::uint32_t>(std::stoul(text, nullptr, 16));
-}
 
 std::vector<float> floats_of(const std::string& words) {
   std::vector<float> values;

@@ -4,6 +4,7 @@
 #include <charconv>
 
 #include "base/error.h"
+#include "base/integer.h"
 #include "numeric/names.h"
 
 namespace halftone {
@@ -294,10 +295,6 @@ void Parser::check() {
     refuse("asym needs an integer format (int2 to int8), not {}", format_name(scheme_.element));
   }
   if (scheme_.scale == e8m0_format() || scheme_.two_level) refuse("asym needs fp32, bf16 or fp16 scales");
-}
-
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
-  return a / b + (a % b != 0 ? 1 : 0);
 }
 
 std::int64_t checked_product(std::int64_t a, std::int64_t b) {

@@ -41,22 +41,6 @@ bool says_tied(const Checkpoint& source) {
   return flag(source.config) || (text != source.config.end() && text->is_object() && flag(*text));
 }
 
-bool same_bytes(const TensorSource& tensors, const TensorInfo& a, const TensorInfo& b) {
-  if (a.dtype != b.dtype || a.ggml != b.ggml || a.shape != b.shape || a.bytes != b.bytes) return false;
-  const auto row = static_cast<std::int64_t>(std::max<std::uint64_t>(1, a.row_bytes()));
-  const std::int64_t step = std::max<std::int64_t>(1, (std::int64_t{8} << 20) / row);
-  std::vector<std::byte> scratch_a, scratch_b;
-  bool same = true;
-  for (std::int64_t first = 0; same && first < a.rows(); first += step) {
-    const std::int64_t count = std::min(step, a.rows() - first);
-    const auto x = tensors.rows(a, first, count, scratch_a), y = tensors.rows(b, first, count, scratch_b);
-    same = x.size() == y.size() && std::memcmp(x.data(), y.data(), x.size()) == 0;
-    tensors.forget(a);
-    tensors.forget(b);
-  }
-  return same;
-}
-
 std::vector<PlanInput> plan_inputs(const Checkpoint& source) {
   std::vector<PlanInput> inputs;
   for (const StoredEntry& entry : stored_entries(*source.tensors, source.config)) {

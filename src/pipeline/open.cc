@@ -56,22 +56,6 @@ std::optional<std::string> find_chat_template(const std::map<std::string, std::s
   return std::nullopt;
 }
 
-bool same_bytes(const TensorSource& tensors, const TensorInfo& a, const TensorInfo& b) {
-  if (a.dtype != b.dtype || a.ggml != b.ggml || a.shape != b.shape || a.bytes != b.bytes) return false;
-  const auto row = static_cast<std::int64_t>(std::max<std::uint64_t>(1, a.row_bytes()));
-  const std::int64_t step = std::max<std::int64_t>(1, (std::int64_t{4} << 20) / row);
-  std::vector<std::byte> scratch_a, scratch_b;
-  for (std::int64_t first = 0; first < a.rows(); first += step) {
-    const std::int64_t count = std::min(step, a.rows() - first);
-    const auto x = tensors.rows(a, first, count, scratch_a), y = tensors.rows(b, first, count, scratch_b);
-    const bool same = x.size() == y.size() && std::memcmp(x.data(), y.data(), x.size()) == 0;
-    tensors.forget(a);
-    tensors.forget(b);
-    if (!same) return false;
-  }
-  return true;
-}
-
 void say_tied(Json& config, bool tied) {
   if (!config.is_object()) return;
   config["tie_word_embeddings"] = tied;

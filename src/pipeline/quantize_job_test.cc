@@ -34,7 +34,7 @@ void write_llama(const fs::path& folder, bool with_head = true, std::int64_t voc
   CheckpointBuilder builder;
   std::uint64_t seed = 1;
   const auto matrix = [&](const std::string& name, std::int64_t rows, std::int64_t cols) {
-    builder.add_bf16(name, {rows, cols}, normal_values(static_cast<std::size_t>(rows * cols), seed++));
+    builder.add_bf16(name, {rows, cols}, bf16_values(static_cast<std::size_t>(rows * cols), seed++));
   };
   matrix("model.embed_tokens.weight", vocabulary, 64);
   for (int layer = 0; layer < 2; ++layer) {
@@ -194,12 +194,12 @@ TEST(QuantizeJob, ZeroBlocksStayZero) {
 TEST(QuantizeJob, TailGroupsAreAsGoodAndForeignStorageIsRefusedByName) {
   const TempFolder folder;
   CheckpointBuilder builder;
-  builder.add_bf16("a.weight", {64, 136}, normal_values(64 * 136, 5));
+  builder.add_bf16("a.weight", {64, 136}, bf16_values(64 * 136, 5));
   builder.write(folder.path() / "in");
   QuantizeOptions options = options_for("int4:g128");
   const QuantizeResult result = run(folder.path() / "in", folder.path() / "out", options);
   EXPECT_EQ(result.plan.storage, "halftone");
-  const std::vector<float> x = normal_values(64 * 136, 5), y = weight_values(*plain_checkpoint(folder.path() / "out").weights, "a");
+  const std::vector<float> x = bf16_values(64 * 136, 5), y = weight_values(*plain_checkpoint(folder.path() / "out").weights, "a");
   double whole = 0, tail = 0;
   for (std::size_t r = 0; r < 64; ++r) {
     for (std::size_t c = 0; c < 136; ++c) {
@@ -269,7 +269,7 @@ TEST(QuantizeJob, NonFiniteInputIsNamedAndLeavesNothing) {
   const TempFolder folder;
   for (const char* scheme : {"fp8", "nvfp4", "fp8_e4m3:tensor"}) {
     CheckpointBuilder builder;
-    std::vector<float> values = normal_values(300 * 64, 4);
+    std::vector<float> values = bf16_values(300 * 64, 4);
     values[64 * 7 + 3] = INFINITY;
     values[64 * 290 + 5] = NAN;
     builder.add_bf16("x.weight", {300, 64}, values);
@@ -604,9 +604,9 @@ TEST(QuantizeJob, TiedTablesAreStoredOnce) {
   for (const bool equal : {true, false}) {
     const std::string name = equal ? "equal" : "different";
     CheckpointBuilder builder;
-    builder.add_bf16("model.embed_tokens.weight", {20, 64}, normal_values(20 * 64, 1));
-    builder.add_bf16("lm_head.weight", {20, 64}, normal_values(20 * 64, equal ? 1 : 2));
-    builder.add_bf16("model.layers.0.mlp.up_proj.weight", {64, 64}, normal_values(64 * 64, 3));
+    builder.add_bf16("model.embed_tokens.weight", {20, 64}, bf16_values(20 * 64, 1));
+    builder.add_bf16("lm_head.weight", {20, 64}, bf16_values(20 * 64, equal ? 1 : 2));
+    builder.add_bf16("model.layers.0.mlp.up_proj.weight", {64, 64}, bf16_values(64 * 64, 3));
     Json config = llama_config();
     config["tie_word_embeddings"] = true;
     builder.write(folder.path() / name, config);
@@ -625,9 +625,9 @@ TEST(QuantizeJob, TiedTablesAreStoredOnce) {
 TEST(QuantizeJob, UnknownArchitecturesAreQuantizedAllTheSame) {
   const TempFolder folder;
   CheckpointBuilder builder;
-  builder.add_bf16("foo.blocks.0.mixer.in.weight", {64, 64}, normal_values(64 * 64, 1));
-  builder.add_bf16("foo.blocks.0.scale", {64}, normal_values(64, 2));
-  builder.add_bf16("foo.blocks.0.kernel.weight", {64, 1, 4}, normal_values(256, 3));
+  builder.add_bf16("foo.blocks.0.mixer.in.weight", {64, 64}, bf16_values(64 * 64, 1));
+  builder.add_bf16("foo.blocks.0.scale", {64}, bf16_values(64, 2));
+  builder.add_bf16("foo.blocks.0.kernel.weight", {64, 1, 4}, bf16_values(256, 3));
   builder.write(folder.path() / "in", {{"architectures", {"FooForCausalLM"}}});
   const QuantizeResult result = run(folder.path() / "in", folder.path() / "out", options_for("fp8"));
   EXPECT_EQ(result.tensors[0].action, "quantized");

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/integer.h"
 #include "numeric/packing.h"
 #include "pipeline/stored.h"
 #include "pipeline/stored_config.h"
@@ -316,7 +317,6 @@ void check_scale_shape(const Matrix& matrix, const TensorInfo& scale, std::strin
   }
 }
 
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return a / b + (a % b != 0 ? 1 : 0); }
 
 std::vector<std::int64_t> read_integers(const TensorSource& tensors, const TensorInfo& info) {
   if (info.dtype != DType::i64 && info.dtype != DType::i32) {

@@ -78,7 +78,7 @@ TEST_P(StoredRoundTrip, CodesScalesAndZerosComeBackFromAnyChunks) {
   if (c.activations != nullptr) module.activations = parse_scheme(c.activations);
   std::string why;
   EXPECT_EQ(choose_method({module}, &why), c.method) << why;
-  const std::vector<float> values = normal_values(static_cast<std::size_t>(c.rows * c.cols), 7);
+  const std::vector<float> values = bf16_values(static_cast<std::size_t>(c.rows * c.cols), 7);
   const std::int64_t multiple = store_row_multiple(c.method, module);
   for (const std::int64_t chunk : {multiple, 2 * multiple, (c.rows + multiple - 1) / multiple * multiple}) {
     const TempFolder folder;
@@ -328,7 +328,7 @@ TEST(StoredRead, GroupsFindTheirModules) {
   CheckpointBuilder builder;
   StoredModule eight{"model.layers.0.mlp.down_proj", parse_scheme("int8:channel"), std::nullopt, 4, 32};
   StoredModule four{"model.layers.0.mlp.up_proj", parse_scheme("int4:g32"), std::nullopt, 4, 32};
-  const std::vector<float> values = normal_values(128, 3);
+  const std::vector<float> values = bf16_values(128, 3);
   for (const StoredModule& module : {eight, four}) {
     const QuantizedTensor q = quantize_rows(module.weights, values, 4, 32, stats_of(values));
     const auto infos = stored_tensors(kCt, module);

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/integer.h"
 #include "numeric/packing.h"
 #include "pipeline/stored.h"
 #include "pipeline/stored_config.h"
@@ -32,7 +33,6 @@ struct Stored {
   Content content;
 };
 
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return a / b + (a % b != 0 ? 1 : 0); }
 
 std::uint64_t checked_bytes(const std::string& name, const Shape& shape, int bits) {
   std::int64_t total = bits;

@@ -58,7 +58,7 @@ class CheckpointBuilder {
   std::vector<std::vector<std::byte>> data_;
 };
 
-inline std::vector<float> normal_values(std::size_t count, std::uint64_t seed, float scale = 0.02F) {
+inline std::vector<float> bf16_values(std::size_t count, std::uint64_t seed, float scale = 0.02F) {
   CounterRng rng(seed);
   std::vector<float> values(count);
   for (float& value : values) value = bf16_to_float(float_to_bf16(rng.next_normal() * scale));

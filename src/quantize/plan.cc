@@ -12,10 +12,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::string scheme_text(const Scheme& scheme) {
-  return scheme.ggml ? std::string(ggml_info(*scheme.ggml).name) : to_string(scheme);
-}
-
 Scheme dense_scheme(const ElementFormat& element) {
   Scheme scheme;
   scheme.element = element;

@@ -10,6 +10,11 @@
 #include "quantize/method.h"
 
 namespace halftone {
+
+std::string scheme_text(const Scheme& scheme) {
+  return scheme.ggml ? std::string(ggml_info(*scheme.ggml).name) : to_string(scheme);
+}
+
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -162,10 +167,6 @@ void parse_methods(const Json& value, Recipe& recipe, const std::string& where) 
     recipe.methods.push_back(name);
   }
   if (recipe.methods.size() != 1) fail(ErrorKind::usage, "{}: exactly one method is needed", where);
-}
-
-std::string scheme_text(const Scheme& scheme) {
-  return scheme.ggml ? std::string(ggml_info(*scheme.ggml).name) : to_string(scheme);
 }
 
 Json optional_scheme(const std::optional<Scheme>& scheme) { return scheme ? Json(scheme_text(*scheme)) : Json(); }

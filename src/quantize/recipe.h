@@ -26,6 +26,9 @@
 
 namespace halftone {
 
+// As to_string says it, but GGUF types by their bare names ("q4_1"): the words of plans and reports.
+std::string scheme_text(const Scheme& scheme);
+
 struct RecipeRule {
   std::string match;                    // as written
   bool keep = false;                    // the matrix stays as it is

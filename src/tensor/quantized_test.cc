@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/testing.h"
 
 namespace halftone {
 namespace {
@@ -48,14 +49,6 @@ const char* const kScaled[] = {"int8:channel",
                                "bf16:channel",
                                "fp16:g8:fp32",
                                "fp8_e4m3:token:fp32"};
-
-std::vector<float> normal_values(std::int64_t n, unsigned seed) {
-  std::mt19937 rng(seed);
-  std::normal_distribution<float> normal(0.0F, 1.0F);
-  std::vector<float> values(static_cast<std::size_t>(n));
-  for (float& x : values) x = normal(rng);
-  return values;
-}
 
 TensorStats stats_of(const std::vector<float>& values) {
   TensorStats stats;

@@ -171,4 +171,20 @@ std::vector<float> read_as_float(const TensorSource& source, const TensorInfo& i
   return out;
 }
 
+bool same_bytes(const TensorSource& source, const TensorInfo& a, const TensorInfo& b) {
+  if (a.dtype != b.dtype || a.ggml != b.ggml || a.shape != b.shape || a.bytes != b.bytes) return false;
+  const auto row = static_cast<std::int64_t>(std::max<std::uint64_t>(1, a.row_bytes()));
+  const std::int64_t step = std::max<std::int64_t>(1, (std::int64_t{4} << 20) / row);
+  std::vector<std::byte> scratch_a, scratch_b;
+  bool same = true;
+  for (std::int64_t first = 0; same && first < a.rows(); first += step) {
+    const std::int64_t count = std::min(step, a.rows() - first);
+    const auto x = source.rows(a, first, count, scratch_a), y = source.rows(b, first, count, scratch_b);
+    same = x.size() == y.size() && std::memcmp(x.data(), y.data(), x.size()) == 0;
+    source.forget(a);
+    source.forget(b);
+  }
+  return same;
+}
+
 }  // namespace halftone

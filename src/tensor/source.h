@@ -61,6 +61,9 @@ void read_rows_as_float(const TensorSource& source, const TensorInfo& info, std:
                         std::span<float> out);
 std::vector<float> read_as_float(const TensorSource& source, const TensorInfo& info);
 
+// Whether two tensors of a source have the same type, shape and bytes; reads both a few MiB at a time.
+bool same_bytes(const TensorSource& source, const TensorInfo& a, const TensorInfo& b);
+
 // Takes the tensors of an output checkpoint one after the other; bytes may come in pieces.
 class TensorSink {
  public:

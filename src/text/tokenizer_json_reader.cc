@@ -11,7 +11,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::size_t kDeepest = 64;
+constexpr std::size_t kDeepestJson = 64;
 
 // Builds a document from parser events, except below model.vocab and model.merges.
 class Reader : public nlohmann::json_sax<json> {
@@ -134,7 +134,7 @@ class Reader : public nlohmann::json_sax<json> {
   }
 
   bool open(json v) {
-    if (levels_.size() >= kDeepest) fail(ErrorKind::bad_input, "tokenizer.json is nested too deeply");
+    if (levels_.size() >= kDeepestJson) fail(ErrorKind::bad_input, "tokenizer.json is nested too deeply");
     levels_.push_back({std::move(v), key_});
     return true;
   }

@@ -8,16 +8,10 @@
 #include <vector>
 
 #include "base/random.h"
+#include "base/testing.h"
 
 namespace halftone {
 namespace {
-
-std::vector<float> normal_values(std::int64_t n, std::uint64_t seed) {
-  CounterRng rng(seed);
-  std::vector<float> v(static_cast<std::size_t>(n));
-  for (float& x : v) x = rng.next_normal();
-  return v;
-}
 
 const char* const kSchemes[] = {"fp32",
                                 "bf16",

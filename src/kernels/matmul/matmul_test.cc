@@ -9,30 +9,14 @@
 
 #include "base/error.h"
 #include "base/random.h"
+#include "base/testing.h"
 #include "kernels/matmul/packed.h"
 
 namespace halftone {
 namespace {
 
-std::vector<Isa> runnable_isas() {
-  std::vector<Isa> isas{Isa::scalar};
-#ifdef HALFTONE_SIMD
-  const Isa best = select_isa(detect_cpu(), std::nullopt, Isa::avx512).isa;
-  if (best >= Isa::avx2) isas.push_back(Isa::avx2);
-  if (best >= Isa::avx512) isas.push_back(Isa::avx512);
-#endif
-  return isas;
-}
-
-std::vector<float> random_values(std::int64_t n, std::uint64_t seed, float size = 1.0F) {
-  std::vector<float> values(static_cast<std::size_t>(n));
-  CounterRng rng(seed);
-  for (float& v : values) v = size * rng.next_normal();
-  return values;
-}
-
 QuantizedTensor make_weights(const Scheme& scheme, std::int64_t rows, std::int64_t cols, std::uint64_t seed) {
-  std::vector<float> values = random_values(rows * cols, seed, 0.1F);
+  std::vector<float> values = normal_values(rows * cols, seed, 0.1F);
   if (scheme.is_dense()) {
     for (float& v : values) v = static_cast<float>(round_to(scheme.element, v));
   }
@@ -75,7 +59,7 @@ std::vector<float> run(const PackedMatrix& w, const std::vector<float>& x, std::
   return y;
 }
 
-const char* const kSchemes[] = {
+const char* const kMatmulSchemes[] = {
     "fp32", "bf16", "fp16", "fp8_e4m3:none", "fp8_e5m2:none", "e5m4:none", "e4m4:channel", "fp8_e4m3:channel", "fp8_e5m2:channel", "fp8_e3m4:channel",
     "fp8_e4m3fnuz:channel", "fp8_e4m3:tensor", "fp8_e4m3:128x128", "fp8_e4m3:g32", "fp6_e3m2:g32", "fp6_e2m3:channel",
     "int8:channel", "int8:channel:asym", "int8:tensor", "int7:g32", "int6:g64", "int6:g48:asym", "int5:g64", "int4:channel", "int4:g128", "int4:g64:asym",
@@ -89,7 +73,7 @@ struct Case {
 
 std::vector<Case> cases() {
   std::vector<Case> list;
-  for (const char* scheme : kSchemes) list.push_back({scheme, ""});
+  for (const char* scheme : kMatmulSchemes) list.push_back({scheme, ""});
   for (const char* scheme : kBlockTypes) list.push_back({scheme, ""});
   for (const char* w : {"int8:channel", "int8:g64", "int8:channel:asym", "int4:g64", "int4:g64:asym", "int4:g33", "int2:g32", "fp8_e4m3:channel", "nf4:g64", "q4_0", "q8_0", "q4_k"}) {
     list.push_back({w, "int8:token"});
@@ -118,7 +102,7 @@ TEST_P(Product, IsTheFormulaWithinRounding) {
   for (const auto& [rows, cols] : shapes()) {
     const QuantizedTensor w = make_weights(weights(), rows, cols, 5);
     for (const std::int64_t m : {1, 3, 9}) {
-      const std::vector<float> x = random_values(m * cols, 6);
+      const std::vector<float> x = normal_values(m * cols, 6);
       std::vector<double> magnitude;
       const std::vector<double> wanted = plain_product(w, x, m, activations(), magnitude);
       const std::vector<float> y = run(pack_matrix(w, activations(), pool, Isa::scalar), x, m, pool);
@@ -136,7 +120,7 @@ TEST_P(Product, TheSameBitsFromEveryInstructionSetBatchAndThreadCount) {
   for (const auto& [rows, cols] : shapes()) {
     const QuantizedTensor w = make_weights(weights(), rows, cols, 7);
     const std::int64_t most = 21;
-    const std::vector<float> x = random_values(most * cols, 8), bias = random_values(rows, 9);
+    const std::vector<float> x = normal_values(most * cols, 8), bias = normal_values(rows, 9);
     const std::vector<float> wanted = run(pack_matrix(w, activations(), one, Isa::scalar), x, most, one, bias.data());
     const bool by_row = !activations() || activations()->granularity != Granularity::tensor;
     for (const Isa isa : runnable_isas()) {
@@ -181,7 +165,7 @@ TEST(Matmul, ChunksOfRowsMakeTheSameMatrix) {
   ThreadPool pool(2);
   for (const char* text : {"int4:g32", "fp8_e4m3:32x16", "bf16", "q4_0"}) {
     const Scheme scheme = parse_scheme(text);
-    const std::vector<float> values = random_values(100 * 64, 4);
+    const std::vector<float> values = normal_values(100 * 64, 4);
     TensorStats stats;
     accumulate_stats(stats, values, 0);
     PackedMatrixBuilder builder(100, 64, scheme, std::nullopt);
@@ -192,7 +176,7 @@ TEST(Matmul, ChunksOfRowsMakeTheSameMatrix) {
     }
     const PackedMatrix chunked = builder.finish();
     const PackedMatrix whole = pack_matrix(quantize_rows(scheme, values, 100, 64, stats), std::nullopt, pool);
-    const std::vector<float> x = random_values(3 * 64, 5);
+    const std::vector<float> x = normal_values(3 * 64, 5);
     EXPECT_EQ(run(chunked, x, 3, pool), run(whole, x, 3, pool)) << text;
   }
 }
@@ -222,7 +206,7 @@ TEST(Matmul, ZeroAndNonFiniteRowsOfActivations) {
   ThreadPool pool(1);
   for (const char* activations : {"fp8_e4m3:token", "int8:token", "fp8_e4m3:g32"}) {
     const PackedMatrix w = pack_matrix(make_weights(parse_scheme("int8:channel"), 20, 64, 2), parse_scheme(activations), pool);
-    std::vector<float> x = random_values(4 * 64, 3);
+    std::vector<float> x = normal_values(4 * 64, 3);
     std::fill(x.begin() + 64, x.begin() + 128, 0.0F);
     const std::vector<float> clean = run(w, x, 4, pool);
     for (int i = 0; i < 20; ++i) EXPECT_EQ(clean[20 + i], 0.0F);

@@ -7,23 +7,17 @@
 #include <vector>
 
 #include "base/random.h"
+#include "base/testing.h"
 #include "kernels/norm/kernels.h"
 
 namespace halftone {
 namespace {
 
-std::vector<float> normal_values(std::size_t n, std::uint64_t seed) {
-  CounterRng rng(seed);
-  std::vector<float> v(n);
-  for (float& x : v) x = rng.next_normal();
-  return v;
-}
-
 TEST(RmsNorm, MatchesTheFormula) {
   ThreadPool pool(2);
   for (const std::int64_t cols : {1, 5, 8, 64, 576, 577}) {
     const std::int64_t rows = 19;
-    const auto x = normal_values(static_cast<std::size_t>(rows * cols), 1),
+    const auto x = normal_values(rows * cols, 1),
                w = normal_values(static_cast<std::size_t>(cols), 2);
     std::vector<float> y(x.size());
     rms_norm(x.data(), w, 1e-5F, rows, cols, y.data(), pool);
