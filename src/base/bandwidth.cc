@@ -10,6 +10,8 @@
 #include <emmintrin.h>
 #endif
 
+#include "base/huge_memory.h"
+
 namespace halftone {
 namespace {
 
@@ -42,12 +44,10 @@ std::uint64_t read_all(const std::uint64_t* data, std::size_t words) {
 
 double measure_read_bandwidth(ThreadPool& pool) {
   const std::size_t words = kBytes / 8, threads = static_cast<std::size_t>(pool.size());
-  struct alignas(64) Line {
-    std::uint64_t word[8];
-  };
-  std::vector<Line> buffer(kBytes / sizeof(Line));
-  for (std::size_t i = 0; i < buffer.size(); ++i) buffer[i].word[0] = i;
-  const auto* data = buffer.front().word;
+  const std::shared_ptr<std::byte[]> buffer = allocate_huge(kBytes);  // as the weights lie
+  auto* lines = reinterpret_cast<std::uint64_t*>(buffer.get());
+  for (std::size_t i = 0; i < words; i += 8) lines[i] = i;
+  const std::uint64_t* data = lines;
   std::atomic<std::uint64_t> sink{0};
   double best = 0;
   for (int pass = 0; pass < kPasses; ++pass) {

@@ -1,28 +1,60 @@
-// The kernels, written once over Vec (16 FP32 lanes) and the decoders that the including file defines in its own namespace.
-// No include guard and no includes: each instruction set takes its own copy. Nothing here may use inline code of others.
+// The kernels, written once over Vec (16 FP32 lanes), IntVec (16 int32 lanes) and the decoders that the including file
+// defines in its own namespace. No include guard and no includes: each instruction set takes its own copy. Nothing here
+// may use inline code of others.
 
 // The small arrays of sums are registers only if the loops over them are unrolled, at any optimization level.
 #define HT_UNROLL _Pragma("GCC unroll 16")
 
-// Adds the sum of a segment to y as the weights' scales say.
-static inline Vec add_segment(const WeightView& w, std::int64_t tile, std::int64_t segment, Vec sum, Vec y, float x_sum) {
-  if (w.scale_at_end || w.scales == nullptr) {
-    y = vadd(y, sum);
-  } else {
-    y = vfma(vload(w.scales + (tile * w.segments + segment) * 16), sum, y);
-    if (w.minimums != nullptr) y = vfma(vload(w.minimums + (tile * w.segments + segment) * 16), vset(x_sum), y);
+static inline int scale_trailer_bytes(const WeightView& w) {
+  int scale = 0;
+  switch (w.scale) {
+    case ScaleFormat::none: break;
+    case ScaleFormat::f32: scale = 64; break;
+    case ScaleFormat::bf16:
+    case ScaleFormat::f16: scale = 32; break;
+    case ScaleFormat::e8m0:
+    case ScaleFormat::e4m3: scale = 16; break;
   }
-  return y;
+  return scale + (w.minimum == MinimumKind::none ? 0 : w.minimum == MinimumKind::zero_point ? 16 : 64);
 }
+
+// The 16 scales, zero points or minimums behind the codes of a segment (or of a tile).
+struct Trailer {
+  Vec scale, zero, minimum;
+
+  Trailer(const WeightView& w, const std::byte* at) : scale(vset(w.unit)), zero(vset(w.offset)), minimum(vzero()) {
+    switch (w.scale) {
+      case ScaleFormat::none: break;
+      case ScaleFormat::f32: scale = vmul(vload(reinterpret_cast<const float*>(at)), scale); at += 64; break;
+      case ScaleFormat::bf16: scale = vmul(load_bf16(at), scale); at += 32; break;
+      case ScaleFormat::f16: scale = vmul(load_f16(at), scale); at += 32; break;
+      case ScaleFormat::e8m0: scale = vmul(load_e8m0(at), scale); at += 16; break;
+      case ScaleFormat::e4m3: scale = vmul(load_e4m3(at), scale); at += 16; break;
+    }
+    if (w.minimum == MinimumKind::zero_point) zero = vadd(load_i8(at), zero);
+    if (w.minimum == MinimumKind::f32) minimum = vload(reinterpret_cast<const float*>(at));
+  }
+
+  // y + scale (sum - zero x_sum) + minimum x_sum
+  inline Vec add(const WeightView& w, Vec sum, Vec y, float x_sum) const {
+    if (w.offset != 0.0F || w.minimum == MinimumKind::zero_point) sum = vfma(zero, vset(-x_sum), sum);
+    y = vfma(scale, sum, y);
+    if (w.minimum == MinimumKind::f32) y = vfma(minimum, vset(x_sum), y);
+    return y;
+  }
+};
 
 static inline void finish(const ProductArgs& a, std::int64_t tile, std::int64_t row, Vec y) {
   const WeightView& w = a.w;
-  if (w.scale_at_end && w.scales != nullptr) {
-    y = vmul(y, vload(w.scales + tile * 16));
-    if (w.minimums != nullptr) {
-      float sum = 0;
-      for (std::int64_t s = 0; s < w.segments; ++s) sum += a.segment_sums[row * w.segments + s];
-      y = vfma(vload(w.minimums + tile * 16), vset(sum), y);
+  if (w.scale_at_end) {
+    const int bytes = scale_trailer_bytes(w);
+    if (bytes != 0 || w.unit != 1.0F || w.offset != 0.0F) {
+      float x_sum = 0;
+      if (a.segment_sums != nullptr) {
+        for (std::int64_t s = 0; s < w.segments; ++s) x_sum += a.segment_sums[row * w.segments + s];
+      }
+      const Trailer trailer(w, w.codes + (tile + 1) * w.tile_bytes - bytes);
+      y = trailer.add(w, y, vzero(), x_sum);
     }
   }
   if (a.row_scales != nullptr) y = vmul(y, vset(a.row_scales[row]));
@@ -42,6 +74,10 @@ static inline float segment_sum(const ProductArgs& a, std::int64_t row, std::int
   return a.segment_sums != nullptr ? a.segment_sums[row * a.w.segments + segment] : 0.0F;
 }
 
+static inline std::int64_t segment_length(const WeightView& w, std::int64_t s) {
+  return (s + 1) * w.segment <= w.cols ? w.segment : w.cols - s * w.segment;
+}
+
 // Few rows of x: codes are decoded where they are used. T tiles at once keep enough sums in flight.
 template <class D, int T, int R>
 static inline void direct(const ProductArgs& a, std::int64_t tile, std::int64_t row) {
@@ -51,39 +87,56 @@ static inline void direct(const ProductArgs& a, std::int64_t tile, std::int64_t 
   HT_UNROLL for (int t = 0; t < T; ++t) {
     HT_UNROLL for (int r = 0; r < R; ++r) y[t][r] = vzero();
   }
+  const std::byte* at = w.codes + tile * w.tile_bytes;
   for (std::int64_t s = 0; s < w.segments; ++s) {
-    const std::int64_t k0 = s * w.segment;
-    const std::int64_t length = k0 + w.segment <= w.cols ? w.segment : w.cols - k0;
-    const float* x = a.x + row * a.ldx + k0;
-    const std::byte* at = w.codes + tile * w.tile_bytes + s * w.segment_bytes;
+    const std::int64_t length = segment_length(w, s);
+    const float* x = a.x + row * a.ldx + s * w.segment;
     Vec sum[T][R];
     HT_UNROLL for (int t = 0; t < T; ++t) {
       HT_UNROLL for (int r = 0; r < R; ++r) sum[t][r] = vzero();
     }
     std::int64_t k = 0;
     for (; k + D::kStep <= length; k += D::kStep) {
-      Vec code[T][D::kStep];
-      HT_UNROLL for (int t = 0; t < T; ++t) {
-        vprefetch(at + t * w.tile_bytes + 1024);
-        decoder.decode(at + t * w.tile_bytes, code[t]);
-      }
-      at += D::kBytes;
-      HT_UNROLL for (int i = 0; i < D::kStep; ++i) {
-        HT_UNROLL for (int r = 0; r < R; ++r) {
-          const Vec xr = vset(x[r * a.ldx + k + i]);
-          HT_UNROLL for (int t = 0; t < T; ++t) sum[t][r] = vfma(xr, code[t][i], sum[t][r]);
+      HT_UNROLL for (int part = 0; part < D::kParts; ++part) {
+        Vec code[T][D::kStep / D::kParts];
+        HT_UNROLL for (int t = 0; t < T; ++t) decoder.decode(at + t * w.tile_bytes, part, code[t]);
+        HT_UNROLL for (int i = 0; i < D::kStep / D::kParts; ++i) {
+          HT_UNROLL for (int r = 0; r < R; ++r) {
+            const Vec xr = vset(x[r * a.ldx + k + part * (D::kStep / D::kParts) + i]);
+            HT_UNROLL for (int t = 0; t < T; ++t) sum[t][r] = vfma(xr, code[t][i], sum[t][r]);
+          }
         }
       }
+      at += D::kBytes;
     }
-    if (D::kStep == 2 && k < length) {
-      HT_UNROLL for (int t = 0; t < T; ++t) {
-        Vec code[D::kStep];
-        decoder.decode(at + t * w.tile_bytes, code);
-        HT_UNROLL for (int r = 0; r < R; ++r) sum[t][r] = vfma(vset(x[r * a.ldx + k]), code[0], sum[t][r]);
+    if (k < length) {
+      const int rest = static_cast<int>(length - k);
+      HT_UNROLL for (int part = 0; part < D::kParts; ++part) {
+        HT_UNROLL for (int t = 0; t < T; ++t) {
+          Vec code[D::kStep / D::kParts];
+          decoder.decode(at + t * w.tile_bytes, part, code);
+          HT_UNROLL for (int i = 0; i < D::kStep / D::kParts; ++i) {
+            const int position = part * (D::kStep / D::kParts) + i;
+            if (position < rest) {
+              HT_UNROLL for (int r = 0; r < R; ++r) {
+                sum[t][r] = vfma(vset(x[r * a.ldx + k + position]), code[i], sum[t][r]);
+              }
+            }
+          }
+        }
       }
+      at += D::kBytes;
     }
-    HT_UNROLL for (int t = 0; t < T; ++t) {
-      HT_UNROLL for (int r = 0; r < R; ++r) y[t][r] = add_segment(w, tile + t, s, sum[t][r], y[t][r], segment_sum(a, row + r, s));
+    if (w.scale_at_end) {
+      HT_UNROLL for (int t = 0; t < T; ++t) {
+        HT_UNROLL for (int r = 0; r < R; ++r) y[t][r] = vadd(y[t][r], sum[t][r]);
+      }
+    } else {
+      HT_UNROLL for (int t = 0; t < T; ++t) {
+        const Trailer trailer(w, at + t * w.tile_bytes);
+        HT_UNROLL for (int r = 0; r < R; ++r) y[t][r] = trailer.add(w, sum[t][r], y[t][r], segment_sum(a, row + r, s));
+      }
+      at += scale_trailer_bytes(w);
     }
   }
   HT_UNROLL for (int t = 0; t < T; ++t) {
@@ -91,10 +144,36 @@ static inline void direct(const ProductArgs& a, std::int64_t tile, std::int64_t 
   }
 }
 
-// R rows of x times a decoded segment.
+// Calls f.template operator()<R>(first row) over [0, rows) in blocks of at most Most rows, as even as possible: the
+// last block is never a single row that waits for its own sums.
+template <int Most, class F>
+static inline void in_row_blocks(std::int64_t rows, F f) {
+  const std::int64_t blocks = (rows + Most - 1) / Most;
+  std::int64_t row = 0;
+  for (std::int64_t b = 0; b < blocks; ++b) {
+    const std::int64_t next = rows * (b + 1) / blocks;
+    switch (next - row) {
+      case 1: f.template operator()<1>(row); break;
+      case 2: f.template operator()<Most < 2 ? Most : 2>(row); break;
+      case 3: f.template operator()<Most < 3 ? Most : 3>(row); break;
+      case 4: f.template operator()<Most < 4 ? Most : 4>(row); break;
+      case 5: f.template operator()<Most < 5 ? Most : 5>(row); break;
+      case 6: f.template operator()<Most < 6 ? Most : 6>(row); break;
+      case 7: f.template operator()<Most < 7 ? Most : 7>(row); break;
+      case 8: f.template operator()<Most < 8 ? Most : 8>(row); break;
+      case 9: f.template operator()<Most < 9 ? Most : 9>(row); break;
+      case 10: f.template operator()<Most < 10 ? Most : 10>(row); break;
+      case 11: f.template operator()<Most < 11 ? Most : 11>(row); break;
+      default: f.template operator()<Most>(row); break;
+    }
+    row = next;
+  }
+}
+
+// R rows of x times a decoded segment of a tile.
 template <int R>
-static inline void panel_rows(const ProductArgs& a, std::int64_t tile, std::int64_t s, std::int64_t row, std::int64_t length,
-                              const float* panel, float* y) {
+static inline void panel_rows(const ProductArgs& a, const Trailer* trailer, std::int64_t s, std::int64_t row,
+                              std::int64_t length, const float* panel, float* y) {
   const float* x = a.x + row * a.ldx + s * a.w.segment;
   Vec sum[R];
   HT_UNROLL for (int r = 0; r < R; ++r) sum[r] = vzero();
@@ -103,7 +182,9 @@ static inline void panel_rows(const ProductArgs& a, std::int64_t tile, std::int6
     HT_UNROLL for (int r = 0; r < R; ++r) sum[r] = vfma(vset(x[r * a.ldx + k]), code, sum[r]);
   }
   HT_UNROLL for (int r = 0; r < R; ++r) {
-    vstore(y + r * 16, add_segment(a.w, tile, s, sum[r], vload(y + r * 16), segment_sum(a, row + r, s)));
+    const Vec before = vload(y + r * 16);
+    vstore(y + r * 16, trailer == nullptr ? vadd(before, sum[r])
+                                          : trailer->add(a.w, sum[r], before, segment_sum(a, row + r, s)));
   }
 }
 
@@ -112,23 +193,29 @@ template <class D>
 static inline void panel(const ProductArgs& a, std::int64_t tile) {
   const WeightView& w = a.w;
   const D decoder(w);
-  alignas(64) float decoded[(kPanelSegment + 1) * 16];
+  alignas(64) float decoded[(kPanelSegment + 8) * 16];
   alignas(64) float y[kPanelRows * 16];
   for (std::int64_t row0 = a.first_row; row0 < a.last_row; row0 += kPanelRows) {
     const std::int64_t rows = a.last_row - row0 < kPanelRows ? a.last_row - row0 : kPanelRows;
     for (std::int64_t i = 0; i < rows * 16; i += 16) vstore(y + i, vzero());
+    const std::byte* at = w.codes + tile * w.tile_bytes;
     for (std::int64_t s = 0; s < w.segments; ++s) {
-      const std::int64_t k0 = s * w.segment;
-      const std::int64_t length = k0 + w.segment <= w.cols ? w.segment : w.cols - k0;
-      const std::byte* at = w.codes + tile * w.tile_bytes + s * w.segment_bytes;
+      const std::int64_t length = segment_length(w, s);
       for (std::int64_t k = 0; k < length; k += D::kStep, at += D::kBytes) {
-        Vec code[D::kStep];
-        decoder.decode(at, code);
-        HT_UNROLL for (int i = 0; i < D::kStep; ++i) vstore(decoded + (k + i) * 16, code[i]);
+        HT_UNROLL for (int part = 0; part < D::kParts; ++part) {
+          Vec code[D::kStep / D::kParts];
+          decoder.decode(at, part, code);
+          HT_UNROLL for (int i = 0; i < D::kStep / D::kParts; ++i) {
+            vstore(decoded + (k + part * (D::kStep / D::kParts) + i) * 16, code[i]);
+          }
+        }
       }
-      std::int64_t r = 0;
-      for (; r + kMicroRows <= rows; r += kMicroRows) panel_rows<kMicroRows>(a, tile, s, row0 + r, length, decoded, y + r * 16);
-      for (; r < rows; ++r) panel_rows<1>(a, tile, s, row0 + r, length, decoded, y + r * 16);
+      const Trailer trailer(w, at);
+      const Trailer* end = w.scale_at_end ? nullptr : &trailer;
+      if (!w.scale_at_end) at += scale_trailer_bytes(w);
+      in_row_blocks<kMicroRows>(rows, [&]<int R>(std::int64_t r) {
+        panel_rows<R>(a, end, s, row0 + r, length, decoded, y + r * 16);
+      });
     }
     for (std::int64_t r = 0; r < rows; ++r) finish(a, tile, row0 + r, vload(y + r * 16));
   }
@@ -137,7 +224,7 @@ static inline void panel(const ProductArgs& a, std::int64_t tile) {
 template <class D>
 static void product(const ProductArgs& a) {
   const std::int64_t rows = a.last_row - a.first_row;
-  if (rows > 4 && a.w.segment <= kPanelSegment) {
+  if (rows > kDirectRows && a.w.segment <= kPanelSegment) {
     for (std::int64_t tile = a.first_tile; tile < a.last_tile; ++tile) panel<D>(a, tile);
     return;
   }
@@ -146,72 +233,107 @@ static void product(const ProductArgs& a) {
     for (; tile + 2 <= a.last_tile; tile += 2) direct<D, 2, 1>(a, tile, a.first_row);
   }
   for (; tile < a.last_tile; ++tile) {
-    std::int64_t row = a.first_row;
-    for (; row + 4 <= a.last_row; row += 4) direct<D, 1, 4>(a, tile, row);
-    for (; row + 2 <= a.last_row; row += 2) direct<D, 1, 2>(a, tile, row);
-    if (row < a.last_row) direct<D, 1, 1>(a, tile, row);
+    in_row_blocks<kDirectRows>(rows, [&]<int R>(std::int64_t r) { direct<D, 1, R>(a, tile, a.first_row + r); });
   }
 }
 
 // INT8 activations: pairs of products summed in int32, which is exact, so their order is free; a segment is at most
 // kIntegerSegment long, so that its sum is an exact FP32 number and the result equals the FP32 kernels' on the same codes.
-template <class D, int T, int R>
-static inline void integer_block(const ProductArgs& a, std::int64_t tile, std::int64_t row) {
+template <class D, int T>
+static inline void integer_direct(const ProductArgs& a, std::int64_t tile, std::int64_t row) {
   const WeightView& w = a.w;
   const D decoder(w);
-  const std::int64_t padded = (w.segment + 1) / 2 * 2;
-  Vec y[T][R];
-  HT_UNROLL for (int t = 0; t < T; ++t) {
-    HT_UNROLL for (int r = 0; r < R; ++r) y[t][r] = vzero();
-  }
+  Vec y[T];
+  HT_UNROLL for (int t = 0; t < T; ++t) y[t] = vzero();
+  const std::byte* at = w.codes + tile * w.tile_bytes;
   for (std::int64_t s = 0; s < w.segments; ++s) {
-    const std::int64_t k0 = s * w.segment;
-    const std::int64_t length = k0 + w.segment <= w.cols ? w.segment : w.cols - k0;
-    const std::int16_t* x = a.x16 + row * a.ldx16 + s * padded;
-    const std::byte* at = w.codes + tile * w.tile_bytes + s * w.segment_bytes;
-    IntVec sum[T][R];
-    HT_UNROLL for (int t = 0; t < T; ++t) {
-      HT_UNROLL for (int r = 0; r < R; ++r) sum[t][r] = izero();
-    }
-    for (std::int64_t k = 0; k < length; k += 2, at += D::kBytes) {
-      IntVec code[T];
+    const std::int64_t length = segment_length(w, s);
+    const std::int16_t* x = a.x16 + row * a.ldx16 + s * a.x16_segment;
+    IntVec sum[T];
+    HT_UNROLL for (int t = 0; t < T; ++t) sum[t] = izero();
+    for (std::int64_t k = 0; k < length; k += D::kStep, at += D::kBytes, x += D::kStep) {
       HT_UNROLL for (int t = 0; t < T; ++t) {
-        if (R == 1) vprefetch(at + t * w.tile_bytes + 1024);
-        code[t] = decoder.pairs(at + t * w.tile_bytes);
-      }
-      HT_UNROLL for (int r = 0; r < R; ++r) {
-        const IntVec xr = iset_pair(x + r * a.ldx16 + k);
-        HT_UNROLL for (int t = 0; t < T; ++t) sum[t][r] = imadd(xr, code[t], sum[t][r]);
+        IntVec code[D::kStep / 2];
+        decoder.pairs(at + t * w.tile_bytes, code);
+        HT_UNROLL for (int i = 0; i < D::kStep / 2; ++i) sum[t] = imadd(iset_pair(x + 2 * i), code[i], sum[t]);
       }
     }
     HT_UNROLL for (int t = 0; t < T; ++t) {
-      HT_UNROLL for (int r = 0; r < R; ++r) {
-        y[t][r] = add_segment(w, tile + t, s, ifloat(sum[t][r]), y[t][r], segment_sum(a, row + r, s));
+      if (w.scale_at_end) {
+        y[t] = vadd(y[t], ifloat(sum[t]));
+      } else {
+        y[t] = Trailer(w, at + t * w.tile_bytes).add(w, ifloat(sum[t]), y[t], segment_sum(a, row, s));
       }
     }
+    if (!w.scale_at_end) at += scale_trailer_bytes(w);
   }
-  HT_UNROLL for (int t = 0; t < T; ++t) {
-    HT_UNROLL for (int r = 0; r < R; ++r) finish(a, tile + t, row + r, y[t][r]);
+  HT_UNROLL for (int t = 0; t < T; ++t) finish(a, tile + t, row, y[t]);
+}
+
+template <int R>
+static inline void integer_panel_rows(const ProductArgs& a, const Trailer* trailer, std::int64_t s, std::int64_t row,
+                                      std::int64_t pairs, const std::int16_t* panel, float* y) {
+  const std::int16_t* x = a.x16 + row * a.ldx16 + s * a.x16_segment;
+  IntVec sum[R];
+  HT_UNROLL for (int r = 0; r < R; ++r) sum[r] = izero();
+  for (std::int64_t k = 0; k < pairs; ++k) {
+    const IntVec code = iload(panel + k * 32);
+    HT_UNROLL for (int r = 0; r < R; ++r) sum[r] = imadd(iset_pair(x + r * a.ldx16 + 2 * k), code, sum[r]);
+  }
+  HT_UNROLL for (int r = 0; r < R; ++r) {
+    const Vec before = vload(y + r * 16);
+    vstore(y + r * 16, trailer == nullptr ? vadd(before, ifloat(sum[r]))
+                                          : trailer->add(a.w, ifloat(sum[r]), before, segment_sum(a, row + r, s)));
+  }
+}
+
+template <class D>
+static inline void integer_panel(const ProductArgs& a, std::int64_t tile) {
+  const WeightView& w = a.w;
+  const D decoder(w);
+  alignas(64) std::int16_t decoded[(kIntegerSegment + 8) * 16];
+  alignas(64) float y[kPanelRows * 16];
+  for (std::int64_t row0 = a.first_row; row0 < a.last_row; row0 += kPanelRows) {
+    const std::int64_t rows = a.last_row - row0 < kPanelRows ? a.last_row - row0 : kPanelRows;
+    for (std::int64_t i = 0; i < rows * 16; i += 16) vstore(y + i, vzero());
+    const std::byte* at = w.codes + tile * w.tile_bytes;
+    for (std::int64_t s = 0; s < w.segments; ++s) {
+      const std::int64_t length = segment_length(w, s);
+      std::int64_t pairs = 0;
+      for (std::int64_t k = 0; k < length; k += D::kStep, at += D::kBytes) {
+        IntVec code[D::kStep / 2];
+        decoder.pairs(at, code);
+        HT_UNROLL for (int i = 0; i < D::kStep / 2; ++i, ++pairs) istore(decoded + pairs * 32, code[i]);
+      }
+      const Trailer trailer(w, at);
+      const Trailer* end = w.scale_at_end ? nullptr : &trailer;
+      if (!w.scale_at_end) at += scale_trailer_bytes(w);
+      in_row_blocks<kIntegerRows>(rows, [&]<int R>(std::int64_t r) {
+        integer_panel_rows<R>(a, end, s, row0 + r, pairs, decoded, y + r * 16);
+      });
+    }
+    for (std::int64_t r = 0; r < rows; ++r) finish(a, tile, row0 + r, vload(y + r * 16));
   }
 }
 
 template <class D>
 static void integer_product(const ProductArgs& a) {
-  std::int64_t tile = a.first_tile;
-  if (a.last_row - a.first_row == 1) {
-    for (; tile + 2 <= a.last_tile; tile += 2) integer_block<D, 2, 1>(a, tile, a.first_row);
+  const std::int64_t rows = a.last_row - a.first_row;
+  if (rows > 2) {
+    for (std::int64_t tile = a.first_tile; tile < a.last_tile; ++tile) integer_panel<D>(a, tile);
+    return;
   }
-  for (; tile < a.last_tile; ++tile) {
-    std::int64_t row = a.first_row;
-    for (; row + kIntegerRows <= a.last_row; row += kIntegerRows) integer_block<D, 1, kIntegerRows>(a, tile, row);
-    for (; row < a.last_row; ++row) integer_block<D, 1, 1>(a, tile, row);
+  for (std::int64_t row = a.first_row; row < a.last_row; ++row) {
+    std::int64_t tile = a.first_tile;
+    for (; tile + 2 <= a.last_tile; tile += 2) integer_direct<D, 2>(a, tile, row);
+    for (; tile < a.last_tile; ++tile) integer_direct<D, 1>(a, tile, row);
   }
 }
 
 static const KernelSet kSet = {
     {product<DecodeF32>, product<DecodeBf16>, product<DecodeF16>, product<DecodeE4m3>, product<DecodeE5m2>,
-     product<DecodeI8>, product<DecodeLut8>, product<DecodeN4i>, product<DecodeN4f>, product<DecodeI8x2>},
+     product<DecodeI8>, product<DecodeLut8>, product<DecodeN4i>, product<DecodeN4f>, nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, integer_product<DecodeN4i>, nullptr,
-     integer_product<DecodeI8x2>}};
+     integer_product<DecodeI8x4>}};
 
 #undef HT_UNROLL

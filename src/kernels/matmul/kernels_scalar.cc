@@ -17,7 +17,7 @@ struct IntVec {
 
 constexpr std::int64_t kPanelSegment = kLongestPanel;
 constexpr std::int64_t kPanelRows = 64;
-constexpr int kMicroRows = 2, kIntegerRows = 2;
+constexpr int kDirectRows = 2, kMicroRows = 2, kIntegerRows = 2;
 
 Vec vzero() { return Vec{}; }
 Vec vset(float x) {
@@ -43,8 +43,6 @@ Vec vfma(Vec a, Vec b, Vec c) {
   for (int i = 0; i < 16; ++i) c.v[i] = std::fma(a.v[i], b.v[i], c.v[i]);
   return c;
 }
-void vprefetch(const std::byte*) {}
-
 IntVec izero() { return IntVec{}; }
 IntVec iset_pair(const std::int16_t* p) {
   IntVec out;
@@ -65,14 +63,12 @@ Vec ifloat(IntVec a) {
   for (int i = 0; i < 16; ++i) out.v[i] = static_cast<float>(a.v[i]);
   return out;
 }
-IntVec make_pairs(const std::int8_t* first, const std::int8_t* second, int stride) {
+IntVec iload(const std::int16_t* p) {
   IntVec out;
-  for (int i = 0; i < 16; ++i) {
-    const std::int16_t pair[2] = {first[i * stride], second[i * stride]};
-    std::memcpy(&out.v[i], pair, sizeof pair);
-  }
+  std::memcpy(out.v, p, sizeof out.v);
   return out;
 }
+void istore(std::int16_t* p, IntVec a) { std::memcpy(p, a.v, sizeof a.v); }
 
 template <class T>
 T load_at(const std::byte* p, int i) {
@@ -81,82 +77,102 @@ T load_at(const std::byte* p, int i) {
   return value;
 }
 
+Vec load_bf16(const std::byte* p) {
+  Vec out;
+  for (int i = 0; i < 16; ++i) out.v[i] = bf16_to_float(load_at<std::uint16_t>(p, i));
+  return out;
+}
+Vec load_f16(const std::byte* p) {
+  Vec out;
+  for (int i = 0; i < 16; ++i) out.v[i] = fp16_to_float(load_at<std::uint16_t>(p, i));
+  return out;
+}
+Vec load_e4m3(const std::byte* p) {  // 2^-8 of the value: the exponent field as FP16 has it
+  Vec out;
+  for (int i = 0; i < 16; ++i) {
+    const auto wide = static_cast<std::uint32_t>(load_at<std::int8_t>(p, i));
+    out.v[i] = fp16_to_float(static_cast<std::uint16_t>(wide << 7 & 0xBF80U));
+  }
+  return out;
+}
+Vec load_e8m0(const std::byte* p) {
+  Vec out;
+  for (int i = 0; i < 16; ++i) out.v[i] = std::ldexp(1.0F, load_at<std::uint8_t>(p, i) - 127);
+  return out;
+}
+Vec load_i8(const std::byte* p) {
+  Vec out;
+  for (int i = 0; i < 16; ++i) out.v[i] = load_at<std::int8_t>(p, i);
+  return out;
+}
+
 struct DecodeF32 {
-  static constexpr int kStep = 1, kBytes = 64;
+  static constexpr int kStep = 1, kParts = 1, kBytes = 64;
   explicit DecodeF32(const WeightView&) {}
-  void decode(const std::byte* p, Vec* out) const { std::memcpy(out->v, p, 64); }
+  void decode(const std::byte* p, int, Vec* out) const { std::memcpy(out->v, p, 64); }
 };
 struct DecodeBf16 {
-  static constexpr int kStep = 1, kBytes = 32;
+  static constexpr int kStep = 1, kParts = 1, kBytes = 32;
   explicit DecodeBf16(const WeightView&) {}
-  void decode(const std::byte* p, Vec* out) const {
-    for (int i = 0; i < 16; ++i) out->v[i] = bf16_to_float(load_at<std::uint16_t>(p, i));
-  }
+  void decode(const std::byte* p, int, Vec* out) const { *out = load_bf16(p); }
 };
 struct DecodeF16 {
-  static constexpr int kStep = 1, kBytes = 32;
+  static constexpr int kStep = 1, kParts = 1, kBytes = 32;
   explicit DecodeF16(const WeightView&) {}
-  void decode(const std::byte* p, Vec* out) const {
-    for (int i = 0; i < 16; ++i) out->v[i] = fp16_to_float(load_at<std::uint16_t>(p, i));
-  }
+  void decode(const std::byte* p, int, Vec* out) const { *out = load_f16(p); }
 };
 struct DecodeE4m3 {
-  static constexpr int kStep = 1, kBytes = 16;
+  static constexpr int kStep = 1, kParts = 1, kBytes = 16;
   explicit DecodeE4m3(const WeightView&) {}
-  void decode(const std::byte* p, Vec* out) const {
-    for (int i = 0; i < 16; ++i) {
-      const auto wide = static_cast<std::uint32_t>(load_at<std::int8_t>(p, i));
-      out->v[i] = fp16_to_float(static_cast<std::uint16_t>(wide << 7 & 0xBF80U));
-    }
-  }
+  void decode(const std::byte* p, int, Vec* out) const { *out = load_e4m3(p); }
 };
 struct DecodeE5m2 {
-  static constexpr int kStep = 1, kBytes = 16;
+  static constexpr int kStep = 1, kParts = 1, kBytes = 16;
   explicit DecodeE5m2(const WeightView&) {}
-  void decode(const std::byte* p, Vec* out) const {
+  void decode(const std::byte* p, int, Vec* out) const {
     for (int i = 0; i < 16; ++i) out->v[i] = fp16_to_float(static_cast<std::uint16_t>(load_at<std::uint8_t>(p, i) << 8));
   }
 };
 struct DecodeI8 {
-  static constexpr int kStep = 1, kBytes = 16;
+  static constexpr int kStep = 1, kParts = 1, kBytes = 16;
   explicit DecodeI8(const WeightView&) {}
-  void decode(const std::byte* p, Vec* out) const {
-    for (int i = 0; i < 16; ++i) out->v[i] = load_at<std::int8_t>(p, i);
-  }
+  void decode(const std::byte* p, int, Vec* out) const { *out = load_i8(p); }
 };
 struct DecodeLut8 {
-  static constexpr int kStep = 1, kBytes = 16;
+  static constexpr int kStep = 1, kParts = 1, kBytes = 16;
   explicit DecodeLut8(const WeightView& w) : table(w.table) {}
-  void decode(const std::byte* p, Vec* out) const {
+  void decode(const std::byte* p, int, Vec* out) const {
     for (int i = 0; i < 16; ++i) out->v[i] = table[load_at<std::uint8_t>(p, i)];
   }
   const float* table;
 };
-struct DecodeN4i {
-  static constexpr int kStep = 2, kBytes = 16;
+struct DecodeN4i {  // see WeightKind::n4i for the powers of 256
+  static constexpr int kStep = 8, kParts = 1, kBytes = 64;
   explicit DecodeN4i(const WeightView& w) : table(w.table16) {}
-  void decode(const std::byte* p, Vec* out) const {
-    for (int i = 0; i < 16; ++i) {
-      const auto byte = load_at<std::uint8_t>(p, i);
-      out[0].v[i] = table[byte & 15];
-      out[1].v[i] = table[byte >> 4];
+  std::uint8_t at(const std::byte* p, int row, int k) const {
+    return table[static_cast<std::uint8_t>(p[row * 4 + k / 2]) >> (k % 2 * 4) & 15];
+  }
+  void decode(const std::byte* p, int, Vec* out) const {
+    constexpr float kPlace[4] = {1.0F, 256.0F, 65536.0F, 1.0F};
+    for (int k = 0; k < 8; ++k) {
+      for (int i = 0; i < 16; ++i) out[k].v[i] = static_cast<float>(at(p, i, k)) * kPlace[k / 2];
     }
   }
-  IntVec pairs(const std::byte* p) const {
-    std::int8_t low[16], high[16];
+  void pairs(const std::byte* p, IntVec* out) const {
+    constexpr int kOrder[8] = {0, 4, 2, 6, 1, 5, 3, 7};
     for (int i = 0; i < 16; ++i) {
-      const auto byte = load_at<std::uint8_t>(p, i);
-      low[i] = table[byte & 15];
-      high[i] = table[byte >> 4];
+      for (int pair = 0; pair < 4; ++pair) {
+        const std::int16_t two[2] = {at(p, i, kOrder[2 * pair]), at(p, i, kOrder[2 * pair + 1])};
+        std::memcpy(&out[pair].v[i], two, sizeof two);
+      }
     }
-    return make_pairs(low, high, 1);
   }
-  const std::int8_t* table;
+  const std::uint8_t* table;
 };
 struct DecodeN4f {
-  static constexpr int kStep = 2, kBytes = 16;
+  static constexpr int kStep = 2, kParts = 1, kBytes = 16;
   explicit DecodeN4f(const WeightView& w) : table(w.table) {}
-  void decode(const std::byte* p, Vec* out) const {
+  void decode(const std::byte* p, int, Vec* out) const {
     for (int i = 0; i < 16; ++i) {
       const auto byte = load_at<std::uint8_t>(p, i);
       out[0].v[i] = table[byte & 15];
@@ -165,19 +181,16 @@ struct DecodeN4f {
   }
   const float* table;
 };
-struct DecodeI8x2 {
-  static constexpr int kStep = 2, kBytes = 32;
-  explicit DecodeI8x2(const WeightView&) {}
-  void decode(const std::byte* p, Vec* out) const {
+struct DecodeI8x4 {
+  static constexpr int kStep = 4, kBytes = 64;
+  explicit DecodeI8x4(const WeightView&) {}
+  void pairs(const std::byte* p, IntVec* out) const {
     for (int i = 0; i < 16; ++i) {
-      out[0].v[i] = load_at<std::int8_t>(p, 2 * i);
-      out[1].v[i] = load_at<std::int8_t>(p, 2 * i + 1);
+      for (int pair = 0; pair < 2; ++pair) {
+        const std::int16_t two[2] = {load_at<std::uint8_t>(p, 4 * i + pair), load_at<std::uint8_t>(p, 4 * i + pair + 2)};
+        std::memcpy(&out[pair].v[i], two, sizeof two);
+      }
     }
-  }
-  IntVec pairs(const std::byte* p) const {
-    std::int8_t codes[32];
-    std::memcpy(codes, p, sizeof codes);
-    return make_pairs(codes, codes + 1, 2);
   }
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/integer.h"
 #include "kernels/matmul/packed.h"
 
 namespace halftone {
@@ -33,17 +34,48 @@ std::vector<float> sum_segments(const Activations& x, std::int64_t segment, std:
   return sums;
 }
 
-std::vector<std::int16_t> widen_codes(const Activations& x, std::int64_t segment, std::int64_t segments, std::int64_t& stride) {
-  const std::int64_t padded = (segment + 1) / 2 * 2;
-  stride = padded * segments;
+// INT8 codes in int16, segments padded to whole steps, the K positions of a step in the order of the weights' kind.
+std::vector<std::int16_t> widen_codes(const Activations& x, const PackedMatrix::Data& d, std::int64_t padded, ThreadPool& pool) {
+  const KindInfo& kind = kind_info(d.kind);
+  const std::int64_t stride = padded * d.segments;
   std::vector<std::int16_t> wide(static_cast<std::size_t>(x.rows() * stride));
-  for (std::int64_t r = 0; r < x.rows(); ++r) {
-    for (std::int64_t s = 0; s < segments; ++s) {
-      const std::int8_t* from = x.codes() + r * x.cols() + s * segment;
-      std::copy(from, from + std::min(segment, x.cols() - s * segment), wide.begin() + r * stride + s * padded);
+  pool.run_ranges(x.rows(), 8, [&](std::int64_t begin, std::int64_t end, int) {
+    for (std::int64_t r = begin; r < end; ++r) {
+      for (std::int64_t s = 0; s < d.segments; ++s) {
+        const std::int8_t* from = x.codes() + r * x.cols() + s * d.segment;
+        const std::int64_t length = std::min(d.segment, x.cols() - s * d.segment);
+        std::int16_t* to = wide.data() + r * stride + s * padded;
+        for (std::int64_t k = 0; k < length; k += kind.step, to += kind.step) {
+          for (int i = 0; i < kind.step; ++i) {
+            const std::int64_t at = k + kind.order[static_cast<std::size_t>(i)];
+            to[i] = at < length ? from[at] : std::int16_t{0};
+          }
+        }
+      }
     }
-  }
+  });
   return wide;
+}
+
+// x for codes that are decoded in place (WeightKind::n4i).
+std::vector<float> place_values(const Activations& x, std::int64_t segment, ThreadPool& pool) {
+  constexpr float kPlace[8] = {1.0F, 1.0F, 0x1p-8F, 0x1p-8F, 0x1p-16F, 0x1p-16F, 1.0F, 1.0F};
+  std::vector<float> placed(static_cast<std::size_t>(x.rows() * x.cols()));
+  pool.run_ranges(x.rows(), 8, [&](std::int64_t begin, std::int64_t end, int) {
+    for (std::int64_t r = begin; r < end; ++r) {
+      for (std::int64_t k0 = 0; k0 < x.cols(); k0 += segment) {
+        const std::int64_t length = std::min(segment, x.cols() - k0);
+        const float* from = x.values() + r * x.cols() + k0;
+        float* to = placed.data() + r * x.cols() + k0;
+        std::int64_t k = 0;
+        for (; k + 8 <= length; k += 8) {
+          for (int i = 0; i < 8; ++i) to[k + i] = from[k + i] * kPlace[i];
+        }
+        for (; k < length; ++k) to[k] = from[k] * kPlace[k % 8];
+      }
+    }
+  });
+  return placed;
 }
 
 }  // namespace
@@ -71,14 +103,21 @@ void matmul(const PackedMatrix& w, const Activations& x, const float* bias, floa
   args.ldy = ldy;
   args.m = x.rows();
   std::vector<float> sums;
-  if (!d.minimums.empty()) {
+  if (d.offset != 0.0F || d.minimum != MinimumKind::none) {
     sums = sum_segments(x, d.segment, d.segments);
     args.segment_sums = sums.data();
   }
   std::vector<std::int16_t> wide;
   if (d.integer) {
-    wide = widen_codes(x, d.segment, d.segments, args.ldx16);
+    args.x16_segment = ceil_div(d.segment, kind_info(d.kind).step) * kind_info(d.kind).step;
+    args.ldx16 = args.x16_segment * d.segments;
+    wide = widen_codes(x, d, args.x16_segment, pool);
     args.x16 = wide.data();
+  }
+  std::vector<float> placed;
+  if (d.kind == WeightKind::n4i && !d.integer) {
+    placed = place_values(x, d.segment, pool);
+    args.x = placed.data();
   }
   const KernelSet& set = kernel_set(d.isa);
   const ProductFunction product = d.integer ? set.integer[static_cast<int>(d.kind)] : set.product[static_cast<int>(d.kind)];

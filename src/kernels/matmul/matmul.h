@@ -2,11 +2,12 @@
 //
 // Order of summation, the same in every instruction set, for any number of rows of x and any number of threads:
 // the K axis is cut into segments of the group length (schemes with groups along the row) or of kSegment elements;
-// a segment's sum is acc = fma(x[k], w[k], acc) for k ascending from acc = 0, w[k] the decoded code without its scale
-// (for affine groups: acc_x = sum of x likewise); segments are added in ascending order: y = fma(scale, acc, y), then
-// y = fma(minimum, acc_x, y) where the group has a minimum or zero point (minimum = -zero * scale); schemes with one
-// scale a row or matrix add the bare segment sums and multiply once at the end. INT8 x INT8 sums a segment in int32.
-// So results are bit-identical between scalar, AVX2 and AVX-512, prefill and decode.
+// a segment's sum is acc = fma(x[k], w[k], acc) for k ascending from acc = 0, w[k] the stored code: the decoded one
+// without its scale, plus an offset where codes are stored without a sign; then acc = fma(-zero, acc_x, acc) where codes
+// have an offset or zero point (acc_x = the segment's sum of x), and segments are added in ascending order:
+// y = fma(scale, acc, y), y = fma(minimum, acc_x, y) for GGUF's minimums. Schemes with one scale a row or matrix add
+// the bare segment sums and do the rest once at the end. INT8 x INT8 sums a segment in int32, which is exact.
+// So results are bit-identical between scalar, AVX2 and AVX-512, for one row of x or many.
 #pragma once
 
 #include <cstdint>

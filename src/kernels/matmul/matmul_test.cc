@@ -220,17 +220,19 @@ TEST(Matmul, ZeroAndNonFiniteRowsOfActivations) {
 TEST(Matmul, EveryKindHasAKernelInEveryInstructionSet) {
   for (const MatmulKernelInfo& kernel : matmul_kernels()) EXPECT_FALSE(kernel.covers.empty());
   for (const Isa isa : runnable_isas()) {
-    for (int kind = 0; kind < kWeightKinds; ++kind) EXPECT_NE(kernel_set(isa).product[kind], nullptr);
+    for (int kind = 0; kind < kWeightKinds; ++kind) EXPECT_TRUE(kernel_set(isa).product[kind] != nullptr || kernel_set(isa).integer[kind] != nullptr);
   }
 }
 
 TEST(Matmul, PackedMatricesHoldNoFloats) {
   ThreadPool pool(1);
   const auto bytes = [&](const char* scheme) { return pack_matrix(make_weights(parse_scheme(scheme), 64, 512, 1), std::nullopt, pool).bytes(); };
-  EXPECT_EQ(bytes("fp8_e4m3:channel"), 64U * 512 + 64 * 4);
-  EXPECT_EQ(bytes("int4:g64"), 64U * 512 / 2 + 64 * 8 * 4);
+  EXPECT_EQ(bytes("fp8_e4m3:channel:fp32"), 64U * 512 + 64 * 4);
+  EXPECT_EQ(bytes("int4:g64:fp16"), 64U * 512 / 2 + 64 * 8 * 2);
+  EXPECT_EQ(bytes("int4:g64:asym:fp16"), 64U * 512 / 2 + 64 * 8 * 3);
+  EXPECT_EQ(bytes("mxfp4"), 64U * 512 / 2 + 64 * 16);
   EXPECT_EQ(bytes("bf16"), 64U * 512 * 2);
-  EXPECT_LE(bytes("nvfp4"), 64U * 512);
+  EXPECT_EQ(bytes("nvfp4"), 64U * 512 / 2 + 64 * 32);
 }
 
 }  // namespace

@@ -1,7 +1,5 @@
 #include "kernels/matmul/packed.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <atomic>
 #include <bit>
@@ -12,6 +10,8 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "base/huge_memory.h"
+#include "base/integer.h"
 
 namespace halftone {
 namespace {
@@ -24,9 +24,9 @@ constexpr KindInfo kKinds[kWeightKinds] = {
     {"fp8_e5m2", 1, 16, "fp8_e5m2 and smaller formats inside it"},
     {"int8", 1, 16, "int8 to int5, mxint8, GGUF blocks of 5 to 8 bits"},
     {"lut8", 1, 16, "all other formats of 5 to 8 bits, by table"},
-    {"int4", 2, 16, "int4 to int2, fp4_e2m1 (mxfp4, nvfp4), GGUF blocks of up to 4 bits"},
+    {"int4", 8, 64, "int4 to int2, fp4_e2m1 (mxfp4, nvfp4), GGUF blocks of up to 4 bits", {0, 4, 2, 6, 1, 5, 3, 7}},
     {"lut4", 2, 16, "nf4 and other tables of 16"},
-    {"int8_pairs", 2, 32, "int8 weights with int8 activations"},
+    {"int8_quads", 4, 64, "int8 weights with int8 activations", {0, 2, 1, 3}},
 };
 
 // The steps from an element format to stored codes. `table` is what the kernel sees of the stored code.
@@ -36,8 +36,16 @@ struct Storage {
   std::vector<std::uint8_t> transcode;
   std::vector<bool> refused;
   std::vector<float> table;
-  std::vector<std::int8_t> table16;
+  std::vector<std::uint8_t> table16;
+  float offset = 0.0F;  // of the stored codes (table16 entries)
 };
+
+// Fills table16 with whole numbers moved up so that none is negative.
+void offset_table(Storage& s, const std::array<int, 16>& values) {
+  const int low = std::min(0, *std::min_element(values.begin(), values.end()));
+  s.offset = static_cast<float>(-low);
+  for (const int value : values) s.table16.push_back(static_cast<std::uint8_t>(value - low));
+}
 
 bool all_representable(const ElementFormat& from, const ElementFormat& in) {
   for (std::uint32_t code = 0; code < code_count(from); ++code) {
@@ -95,8 +103,9 @@ Storage narrow_storage(const ElementFormat& element) {
     if (const int factor = integer_factor(element); factor > 0) {
       s.kind = WeightKind::n4i;
       s.factor = 1.0F / static_cast<float>(factor);
-      s.table16.resize(16);
-      for (std::uint32_t code = 0; code < 16; ++code) s.table16[code] = static_cast<std::int8_t>(decode(element, code & mask) * factor);
+      std::array<int, 16> values{};
+      for (std::uint32_t code = 0; code < 16; ++code) values[code] = static_cast<int>(decode(element, code & mask) * factor);
+      offset_table(s, values);
       return s;
     }
     use_table(WeightKind::n4f, 16);
@@ -123,8 +132,9 @@ Storage choose_storage(const Scheme& scheme) {
     s.kind = WeightKind::i8;
     if (affine.code_bits == 4) {
       s.kind = WeightKind::n4i;
-      s.table16.resize(16);
-      for (int i = 0; i < 16; ++i) s.table16[static_cast<std::size_t>(i)] = static_cast<std::int8_t>(std::min(affine.code_low + i, 127));
+      std::array<int, 16> values{};
+      for (int i = 0; i < 16; ++i) values[static_cast<std::size_t>(i)] = std::min(affine.code_low + i, 127);
+      offset_table(s, values);
     }
     return s;
   }
@@ -150,29 +160,89 @@ bool is_int8_token(const std::optional<Scheme>& scheme) {
   return scheme && scheme->granularity == Granularity::token && scheme->element == int_format(8) && scheme->symmetric;
 }
 
-constexpr std::size_t kHugePage = std::size_t{2} << 20;
+ScaleFormat scale_format(const Scheme& scheme) {
+  if (scheme.ggml) {
+    switch (*scheme.ggml) {  // a block has one FP16 scale; the others' are products of two
+      case GgmlType::q4_0:
+      case GgmlType::q4_1:
+      case GgmlType::q5_0:
+      case GgmlType::q5_1:
+      case GgmlType::q8_0:
+      case GgmlType::iq4_nl: return ScaleFormat::f16;
+      default: return ScaleFormat::f32;
+    }
+  }
+  if (scheme.is_dense()) return ScaleFormat::none;
+  if (scheme.scale == bf16_format()) return ScaleFormat::bf16;
+  if (scheme.scale == fp16_format()) return ScaleFormat::f16;
+  if (scheme.scale == e8m0_format()) return ScaleFormat::e8m0;
+  if (scheme.scale == fp8_e4m3_format()) return ScaleFormat::e4m3;
+  return ScaleFormat::f32;
+}
 
-std::byte* allocate(std::size_t bytes) {
-  const std::size_t alignment = bytes >= kHugePage ? kHugePage : 64;
-  const std::size_t rounded = (bytes + alignment - 1) / alignment * alignment;
-  void* p = std::aligned_alloc(alignment, std::max(rounded, alignment));
-  if (p == nullptr) throw std::bad_alloc();
-  if (alignment == kHugePage) ::madvise(p, rounded, MADV_HUGEPAGE);
-  std::memset(p, 0, std::max(rounded, alignment));
-  return static_cast<std::byte*>(p);
+int scale_bytes(ScaleFormat format) {
+  switch (format) {
+    case ScaleFormat::none: return 0;
+    case ScaleFormat::f32: return 4;
+    case ScaleFormat::bf16:
+    case ScaleFormat::f16: return 2;
+    case ScaleFormat::e8m0:
+    case ScaleFormat::e4m3: return 1;
+  }
+  return 0;
+}
+
+float load_scale(ScaleFormat format, const std::byte* trailer, std::int64_t lane) {
+  std::uint16_t half = 0;
+  float value = 1.0F;
+  switch (format) {
+    case ScaleFormat::none: break;
+    case ScaleFormat::f32: std::memcpy(&value, trailer + lane * 4, 4); break;
+    case ScaleFormat::bf16:
+    case ScaleFormat::f16:
+      std::memcpy(&half, trailer + lane * 2, 2);
+      value = format == ScaleFormat::bf16 ? bf16_to_float(half) : fp16_to_float(half);
+      break;
+    case ScaleFormat::e8m0: value = std::ldexp(1.0F, static_cast<int>(trailer[lane]) - 127); break;
+    case ScaleFormat::e4m3: value = static_cast<float>(decode(fp8_e4m3_format(), static_cast<std::uint32_t>(trailer[lane]))); break;
+  }
+  return value;
+}
+
+void store_scale(ScaleFormat format, std::byte* trailer, std::int64_t lane, float value) {
+  std::uint16_t half = 0;
+  switch (format) {
+    case ScaleFormat::none: return;
+    case ScaleFormat::f32: std::memcpy(trailer + lane * 4, &value, 4); break;
+    case ScaleFormat::bf16:
+    case ScaleFormat::f16:
+      half = format == ScaleFormat::bf16 ? float_to_bf16(value) : float_to_fp16(value);
+      std::memcpy(trailer + lane * 2, &half, 2);
+      break;
+    case ScaleFormat::e8m0: trailer[lane] = static_cast<std::byte>(std::ilogb(value) + 127); break;
+    case ScaleFormat::e4m3: trailer[lane] = static_cast<std::byte>(encode(fp8_e4m3_format(), value)); break;
+  }
+  HT_CHECK(load_scale(format, trailer, lane) == value);  // scales are exact values of their format
 }
 
 }  // namespace
 
 const KindInfo& kind_info(WeightKind kind) { return kKinds[static_cast<int>(kind)]; }
 
-void FreeAligned::operator()(void* p) const { std::free(p); }
+std::int64_t PackedMatrix::Data::trailer_bytes() const {
+  const int low = minimum == MinimumKind::none ? 0 : minimum == MinimumKind::zero_point ? 1 : 4;
+  return kTileRows * (scale_bytes(scale) + low);
+}
+
+std::byte* PackedMatrix::Data::trailer(std::int64_t tile, std::int64_t s) const {
+  std::byte* start = codes.get() + tile * tile_bytes;
+  if (scale_at_end || s == segments - 1) return start + tile_bytes - trailer_bytes();
+  return start + (s + 1) * segment_bytes - trailer_bytes();
+}
 
 WeightView PackedMatrix::Data::view() const {
   WeightView v{};
   v.codes = codes.get();
-  v.scales = scales.empty() ? nullptr : scales.data();
-  v.minimums = minimums.empty() ? nullptr : minimums.data();
   v.table = table.empty() ? nullptr : table.data();
   v.table16 = table16.empty() ? nullptr : table16.data();
   v.rows = rows;
@@ -181,6 +251,10 @@ WeightView PackedMatrix::Data::view() const {
   v.segments = segments;
   v.segment_bytes = segment_bytes;
   v.tile_bytes = tile_bytes;
+  v.unit = global * factor * (scale == ScaleFormat::e4m3 ? 256.0F : 1.0F);  // kernels read E4M3 scales as FP16 bits
+  v.offset = offset;
+  v.scale = scale;
+  v.minimum = minimum;
   v.scale_at_end = scale_at_end;
   return v;
 }
@@ -195,9 +269,7 @@ std::int64_t PackedMatrix::cols() const { return data_->cols; }
 const Scheme& PackedMatrix::scheme() const { return data_->scheme; }
 const std::optional<Scheme>& PackedMatrix::activations() const { return data_->activations; }
 
-std::size_t PackedMatrix::bytes() const {
-  return static_cast<std::size_t>(data_->tiles * data_->tile_bytes) + (data_->scales.size() + data_->minimums.size()) * sizeof(float);
-}
+std::size_t PackedMatrix::bytes() const { return static_cast<std::size_t>(data_->tiles * data_->tile_bytes); }
 
 std::string PackedMatrix::kernel_name() const {
   return fmt::format("{}{}.{}", kind_info(data_->kind).name, data_->integer ? "_int8" : "", isa_name(data_->isa));
@@ -211,11 +283,12 @@ void PackedMatrix::decode_row(std::int64_t row, std::span<float> out) const {
   const std::byte* base = d.codes.get() + tile * d.tile_bytes;
   for (std::int64_t s = 0; s < d.segments; ++s) {
     const std::int64_t k0 = s * d.segment, length = std::min(d.segment, d.cols - k0);
-    const auto cell = static_cast<std::size_t>((tile * d.scale_segments() + (d.scale_at_end ? 0 : s)) * kTileRows + lane);
-    const float scale = d.scales.empty() ? 1.0F : d.scales[cell];
-    const float minimum = d.minimums.empty() ? 0.0F : d.minimums[cell];
-    // minimum = -zero * scale; dividing gives the whole number back.
-    const float zero = d.minimums.empty() || d.float_minimum ? 0.0F : std::nearbyint(-minimum / scale * d.factor);
+    const std::byte* trailer = d.trailer(tile, s);
+    const std::byte* low = trailer + kTileRows * scale_bytes(d.scale);
+    const float scale = load_scale(d.scale, trailer, lane) * d.global;
+    float zero = d.offset, minimum = 0;
+    if (d.minimum == MinimumKind::zero_point) zero += static_cast<float>(static_cast<std::int8_t>(low[lane]));
+    if (d.minimum == MinimumKind::f32) std::memcpy(&minimum, low + lane * 4, 4);
     const std::byte* at = base + s * d.segment_bytes;
     for (std::int64_t k = 0; k < length; ++k) {
       const std::byte* step = at + k / kind.step * kind.step_bytes;
@@ -237,20 +310,13 @@ void PackedMatrix::decode_row(std::int64_t row, std::span<float> out) const {
         case WeightKind::e5m2: value = fp16_to_float(static_cast<std::uint16_t>(static_cast<std::uint8_t>(step[lane]) << 8)); break;
         case WeightKind::i8: value = static_cast<std::int8_t>(step[lane]); break;
         case WeightKind::lut8: value = d.table[static_cast<std::uint8_t>(step[lane])]; break;
-        case WeightKind::n4i:
-        case WeightKind::n4f: {
-          const auto nibble = static_cast<std::uint8_t>(step[lane]) >> (k % 2 * 4) & 15;
-          value = d.kind == WeightKind::n4i ? static_cast<float>(d.table16[static_cast<std::size_t>(nibble)]) : d.table[static_cast<std::size_t>(nibble)];
-          break;
-        }
-        case WeightKind::i8x2: value = static_cast<std::int8_t>(step[lane * 2 + k % 2]); break;
+        case WeightKind::n4i: value = d.table16[static_cast<std::uint8_t>(step[lane * 4 + k % 8 / 2]) >> (k % 2 * 4) & 15]; break;
+        case WeightKind::n4f: value = d.table[static_cast<std::uint8_t>(step[lane]) >> (k % 2 * 4) & 15]; break;
+        case WeightKind::i8x4: value = static_cast<std::uint8_t>(step[lane * 4 + k % 4]); break;
       }
-      // The factor is a power of two: taking it from one number to the other is exact.
-      if (d.float_minimum) {
-        out[static_cast<std::size_t>(k0 + k)] = value * scale + minimum;
-      } else {
-        out[static_cast<std::size_t>(k0 + k)] = (value * d.factor - zero) * (scale / d.factor);
-      }
+      // All steps but the product with the scale and the last sum are exact.
+      value = (value - zero) * d.factor * scale;
+      out[static_cast<std::size_t>(k0 + k)] = d.minimum == MinimumKind::f32 ? value + minimum : value;
     }
   }
 }
@@ -277,21 +343,22 @@ PackedMatrixBuilder::PackedMatrixBuilder(std::int64_t rows, std::int64_t cols, c
   d.scale_at_end = group == 0;
   d.segment = group == 0 ? std::min(kSegment, cols) : group;
   d.segments = (cols + d.segment - 1) / d.segment;
+  d.offset = storage.offset;
   if (is_int8_token(d.activations) && d.segment <= kIntegerSegment) {
-    if (d.kind == WeightKind::i8) d.kind = WeightKind::i8x2;
+    if (d.kind == WeightKind::i8) {
+      d.kind = WeightKind::i8x4;
+      d.offset = 128.0F;
+    }
     d.integer = kernel_set(isa).integer[static_cast<int>(d.kind)] != nullptr;
   }
+  d.scale = scale_format(weights);
+  if (weights.ggml && ggml_affine(*weights.ggml).has_minimum) d.minimum = MinimumKind::f32;
+  if (!weights.symmetric) d.minimum = MinimumKind::zero_point;
   const KindInfo& kind = kind_info(d.kind);
-  d.segment_bytes = (d.segment + kind.step - 1) / kind.step * kind.step_bytes;
-  const std::int64_t last = d.cols - (d.segments - 1) * d.segment;
-  d.tile_bytes = (d.segments - 1) * d.segment_bytes + (last + kind.step - 1) / kind.step * kind.step_bytes;
-  d.codes.reset(allocate(static_cast<std::size_t>(d.tiles * d.tile_bytes)));
-  const bool has_scales = !weights.is_dense() || d.factor != 1.0F;
-  const auto cells = static_cast<std::size_t>(d.tiles * d.scale_segments() * kTileRows);
-  if (has_scales) d.scales.assign(cells, 0.0F);
-  const bool ggml_minimum = weights.ggml && ggml_affine(*weights.ggml).has_minimum;
-  d.float_minimum = weights.ggml.has_value();
-  if (!weights.symmetric || ggml_minimum) d.minimums.assign(cells, 0.0F);
+  const std::int64_t last = d.cols - (d.segments - 1) * d.segment, trailer = d.trailer_bytes();
+  d.segment_bytes = ceil_div(d.segment, kind.step) * kind.step_bytes + (d.scale_at_end ? 0 : trailer);
+  d.tile_bytes = (d.segments - 1) * d.segment_bytes + ceil_div(last, kind.step) * kind.step_bytes + trailer;
+  d.codes = allocate_huge(static_cast<std::size_t>(d.tiles * d.tile_bytes));
 }
 
 PackedMatrixBuilder::~PackedMatrixBuilder() = default;
@@ -310,13 +377,17 @@ void put_bytes(PackedMatrix::Data& d, std::int64_t row, std::span<const std::uin
     const std::uint8_t* code = stored.data() + k0;
     switch (d.kind) {
       case WeightKind::n4i:
+        for (std::int64_t k = 0; k < length; ++k) {
+          at[k / 8 * 64 + lane * 4 + k % 8 / 2] |= static_cast<std::byte>(code[k] << (k % 2 * 4));
+        }
+        break;
       case WeightKind::n4f:
         for (std::int64_t k = 0; k < length; ++k) {
           at[k / 2 * 16 + lane] |= static_cast<std::byte>(code[k] << (k % 2 * 4));
         }
         break;
-      case WeightKind::i8x2:
-        for (std::int64_t k = 0; k < length; ++k) at[k / 2 * 32 + lane * 2 + k % 2] = static_cast<std::byte>(code[k]);
+      case WeightKind::i8x4:
+        for (std::int64_t k = 0; k < length; ++k) at[k / 4 * 64 + lane * 4 + k % 4] = static_cast<std::byte>(code[k] ^ 0x80);
         break;
       default:
         for (std::int64_t k = 0; k < length; ++k) at[k * 16 + lane] = static_cast<std::byte>(code[k]);
@@ -328,8 +399,13 @@ template <class T>
 void put_wide(PackedMatrix::Data& d, std::int64_t row, std::span<const T> values) {
   const std::int64_t lane = row % kTileRows;
   std::byte* tile = d.codes.get() + row / kTileRows * d.tile_bytes;
-  for (std::int64_t k = 0; k < d.cols; ++k) {  // kinds with step 1: segments follow one another without gaps
-    std::memcpy(tile + (k * kTileRows + lane) * static_cast<std::int64_t>(sizeof(T)), &values[static_cast<std::size_t>(k)], sizeof(T));
+  constexpr auto kSize = static_cast<std::int64_t>(sizeof(T));
+  for (std::int64_t s = 0; s < d.segments; ++s) {
+    std::byte* at = tile + s * d.segment_bytes + lane * kSize;
+    const std::int64_t k0 = s * d.segment, length = std::min(d.segment, d.cols - k0);
+    for (std::int64_t k = 0; k < length; ++k) {
+      std::memcpy(at + k * kTileRows * kSize, &values[static_cast<std::size_t>(k0 + k)], sizeof(T));
+    }
   }
 }
 
@@ -343,6 +419,9 @@ void PackedMatrixBuilder::add_rows(std::int64_t first, const QuantizedTensor& ch
   PackedMatrix::Data& d = *data_;
   HT_CHECK(chunk.cols == d.cols && first >= 0 && first + chunk.rows <= d.rows && first % kTileRows == 0);
   HT_CHECK(chunk.scheme == d.scheme);
+  HT_CHECK(!d.any_rows || d.global == chunk.global_scale);
+  d.global = chunk.global_scale;
+  d.any_rows = true;
   const std::int64_t tiles = (chunk.rows + kTileRows - 1) / kTileRows;
   const SchemeShape shape = chunk.scales_shape();
   const auto cols = static_cast<std::size_t>(d.cols);
@@ -361,8 +440,10 @@ void PackedMatrixBuilder::add_rows(std::int64_t first, const QuantizedTensor& ch
     const std::int64_t end = std::min(chunk.rows, (tile + 1) * kTileRows);
     for (std::int64_t r = tile * kTileRows; r < end; ++r) {
       const std::int64_t row = first + r;
-      const auto cell = [&](std::int64_t segment) {
-        return static_cast<std::size_t>((row / kTileRows * d.scale_segments() + segment) * kTileRows + row % kTileRows);
+      // Segments with scales of their own, or the one of the whole row.
+      const std::int64_t cells = d.scale_at_end ? 1 : d.segments, lane = row % kTileRows;
+      const auto put_low = [&](std::byte* trailer, auto value) {
+        std::memcpy(trailer + kTileRows * scale_bytes(d.scale) + lane * static_cast<std::int64_t>(sizeof value), &value, sizeof value);
       };
       if (ggml) {
         ggml_decode_affine(*d.scheme.ggml, chunk.codes.subspan(static_cast<std::size_t>(r) * ggml_row_bytes, ggml_row_bytes), codes, scales, minimums);
@@ -373,8 +454,9 @@ void PackedMatrixBuilder::add_rows(std::int64_t first, const QuantizedTensor& ch
         for (std::int64_t s = 0; s < d.segments; ++s) {
           const float scale = scales[static_cast<std::size_t>(s)];
           if (!std::isfinite(scale) || (affine.has_minimum && !std::isfinite(minimums[static_cast<std::size_t>(s)]))) refuse(d.scheme, row, s * d.segment);
-          d.scales[cell(s)] = scale;
-          if (affine.has_minimum) d.minimums[cell(s)] = minimums[static_cast<std::size_t>(s)];
+          std::byte* trailer = d.trailer(row / kTileRows, s);
+          store_scale(d.scale, trailer, lane, scale);
+          if (affine.has_minimum) put_low(trailer, minimums[static_cast<std::size_t>(s)]);
         }
         continue;
       }
@@ -410,19 +492,19 @@ void PackedMatrixBuilder::add_rows(std::int64_t first, const QuantizedTensor& ch
           put_wide<std::uint16_t>(d, row, values);
         }
       }
-      if (d.scales.empty()) continue;
-      for (std::int64_t s = 0; s < d.scale_segments(); ++s) {
-        float scale = 1.0F;
-        std::int32_t zero = 0;
-        if (!d.scheme.is_dense()) {
-          const std::int64_t grid_row = shape.scale_rows == 1 ? 0 : r / row_span;
-          const auto index = static_cast<std::size_t>(grid_row * shape.scale_cols + (shape.scale_cols == 1 ? 0 : s));
-          scale = chunk.scales[index] * chunk.global_scale;
-          if (!chunk.zeros.empty()) zero = chunk.zeros[index];
+      if (d.scale == ScaleFormat::none) continue;
+      for (std::int64_t s = 0; s < cells; ++s) {
+        const std::int64_t grid_row = shape.scale_rows == 1 ? 0 : r / row_span;
+        const auto index = static_cast<std::size_t>(grid_row * shape.scale_cols + (shape.scale_cols == 1 ? 0 : s));
+        const float scale = chunk.scales[index];
+        if (!std::isfinite(scale * (d.global * d.factor))) refuse(d.scheme, row, s * d.segment);
+        std::byte* trailer = d.trailer(row / kTileRows, s);
+        store_scale(d.scale, trailer, lane, scale);
+        if (d.minimum == MinimumKind::zero_point) {
+          const std::int32_t zero = chunk.zeros[index];
+          if (zero < -128 || zero > 127) refuse(d.scheme, row, s * d.segment);
+          put_low(trailer, static_cast<std::int8_t>(zero));
         }
-        if (!std::isfinite(scale * d.factor)) refuse(d.scheme, row, s * d.segment);
-        if (!d.minimums.empty()) d.minimums[cell(s)] = -static_cast<float>(zero) * scale;
-        d.scales[cell(s)] = scale * d.factor;
       }
     }
   });

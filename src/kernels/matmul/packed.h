@@ -1,9 +1,12 @@
 // Inside kernels/matmul only: the packed layout, the arguments of a kernel, and the table of kernels.
 //
 // Layout. A tile is 16 output rows interleaved along K, so that each vector lane owns one output. K is cut into segments;
-// a segment holds ceil(length / step) steps of 16 codes each (step = 2 for kinds that keep two K positions together).
+// a segment holds ceil(length / step) steps (a step: some K positions of 16 rows), then its trailer: 16 scales, then
+// 16 zero points or minimums. With one scale a row the only trailer stands at the end of the tile. So a product reads
+// a tile as one stream.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -18,7 +21,7 @@ namespace halftone {
 
 inline constexpr std::int64_t kTileRows = 16;
 inline constexpr std::int64_t kLongestPanel = 1024;    // K positions decoded at once in prefill (64 KiB of FP32)
-inline constexpr std::int64_t kIntegerSegment = 1024;  // 1024 * 128 * 128 = 2^24: sums stay exact in FP32
+inline constexpr std::int64_t kIntegerSegment = 512;   // 512 * 255 * 128 < 2^24: sums stay exact in FP32
 
 // How codes are stored; what a kernel has to decode.
 enum class WeightKind : std::uint8_t {
@@ -29,9 +32,10 @@ enum class WeightKind : std::uint8_t {
   e5m2,   // byte: the top half of an FP16
   i8,     // byte: signed integer
   lut8,   // byte: index into 256 FP32 values
-  n4i,    // two K positions a byte (low nibble first): index into 16 signed bytes
+  n4i,    // [16 rows][4 bytes], 8 K positions: byte j holds 2j (low nibble) and 2j+1; index into 16 unsigned bytes.
+          // decoded in place, byte j as value * 256^j (256^3: shifted down instead): x is multiplied by 256^-j before
   n4f,    // two K positions a byte: index into 16 FP32 values
-  i8x2,   // two K positions side by side, for integer products: byte pairs
+  i8x4,   // [16 rows][4 bytes], 4 K positions, offset binary (code + 128): for integer products only
 };
 inline constexpr int kWeightKinds = 10;
 
@@ -40,25 +44,32 @@ struct KindInfo {
   int step;        // K positions that lie together
   int step_bytes;  // bytes of a step of 16 rows
   std::string_view covers;
+  std::array<std::uint8_t, 8> order{};  // integer kernels: which K position of a step each element of x16 is
 };
 const KindInfo& kind_info(WeightKind kind);
+
+enum class ScaleFormat : std::uint8_t { none, f32, bf16, f16, e8m0, e4m3 };
+enum class MinimumKind : std::uint8_t { none, zero_point, f32 };  // zero_point: a signed byte, of the stored codes
 
 // Plain data, so that files with their own instruction-set flags need no other header's inline code.
 struct WeightView {
   const std::byte* codes;
-  const float* scales;     // [tile][scale_segments][16], nullptr: all 1
-  const float* minimums;   // the same shape, or nullptr
-  const float* table;      // lut8: 256, n4f: 16
-  const std::int8_t* table16;
+  const float* table;          // lut8: 256, n4f: 16
+  const std::uint8_t* table16; // n4i
   std::int64_t rows, cols, segment, segments, segment_bytes, tile_bytes;
-  bool scale_at_end;       // one scale a row: the bare sums are added, the scale multiplies once
+  float unit;                  // multiplies every scale
+  float offset;                // what stored codes are too large by, where there are no zero points
+  ScaleFormat scale;
+  MinimumKind minimum;
+  bool scale_at_end;           // one scale a row: the bare sums are added, the scale multiplies once
 };
 
 struct ProductArgs {
   WeightView w;
   const float* x;             // [m, ldx]
-  const std::int16_t* x16;    // [m, ldx16], integer kernels: segments padded to an even length
-  const float* segment_sums;  // [m, segments], where the weights have minimums
+  const std::int16_t* x16;    // [m, ldx16], integer kernels: segments padded to whole steps, in KindInfo's order
+  std::int64_t x16_segment;   // elements of a padded segment
+  const float* segment_sums;  // [m, segments] of x, where stored codes have an offset, zero points or minimums
   const float* row_scales;    // [m] or nullptr
   const float* bias;          // [rows] or nullptr
   float* y;                   // [m, ldy]
@@ -68,7 +79,7 @@ struct ProductArgs {
 
 using ProductFunction = void (*)(const ProductArgs&);
 
-// The kernels of an instruction set, by kind; nullptr where there is none. `integer` for i8x2 and n4i with INT8 activations.
+// The kernels of an instruction set, by kind; nullptr where there is none. `integer` for i8x4 and n4i with INT8 activations.
 struct KernelSet {
   ProductFunction product[kWeightKinds];
   ProductFunction integer[kWeightKinds];
@@ -78,10 +89,6 @@ namespace avx2 { const KernelSet& kernels(); }
 namespace avx512 { const KernelSet& kernels(); }
 const KernelSet& kernel_set(Isa isa);
 
-struct FreeAligned {
-  void operator()(void* p) const;
-};
-
 struct PackedMatrix::Data {
   Scheme scheme;
   std::optional<Scheme> activations;
@@ -90,15 +97,21 @@ struct PackedMatrix::Data {
   bool integer = false;        // runs the integer kernels
   std::int64_t rows = 0, cols = 0, tiles = 0;
   std::int64_t segment = 0, segments = 0, segment_bytes = 0, tile_bytes = 0;
-  bool scale_at_end = false, float_minimum = false;  // float_minimum: GGUF's, not -zero * scale
+  bool scale_at_end = false;
   float factor = 1.0F;         // a power of two that the codes lack
-  std::unique_ptr<std::byte[], FreeAligned> codes;
-  std::vector<float> scales, minimums, table;
-  std::vector<std::int8_t> table16;
+  float global = 1.0F;         // second level of two-level scales
+  bool any_rows = false;       // global is known
+  float offset = 0.0F;
+  ScaleFormat scale = ScaleFormat::none;
+  MinimumKind minimum = MinimumKind::none;
+  std::shared_ptr<std::byte[]> codes;
+  std::vector<float> table;
+  std::vector<std::uint8_t> table16;
   std::vector<std::uint8_t> transcode;  // 256 entries: element code byte -> stored byte (nibble)
   std::vector<bool> refused;            // 256 entries: codes that are NaN or infinite
 
-  std::int64_t scale_segments() const { return scale_at_end ? 1 : segments; }
+  std::int64_t trailer_bytes() const;               // of 16 rows
+  std::byte* trailer(std::int64_t tile, std::int64_t segment) const;
   WeightView view() const;
 };
 
