@@ -26,15 +26,33 @@ class LinearInput {
   LinearInput(const float* x, std::int64_t rows, ThreadPool& pool, const ActivationHook& hook)
       : x_(x), rows_(rows), pool_(pool), hook_(hook) {}
 
-  void apply(const Linear& linear, float* y) {
-    const PackedMatrix& w = linear.weight;
-    if (!assigned_ || activations_.scheme() != w.activations()) {
-      activations_.assign({x_, static_cast<std::size_t>(rows_ * w.cols())}, rows_, w.cols(), w.activations(), pool_);
-      assigned_ = true;
+  struct Target {
+    const Linear& linear;
+    float* y;  // [rows, outputs]
+  };
+
+  void apply(const Linear& linear, float* y) { apply({{linear, y}}); }
+
+  // All of them in one go if they want their input in the same form and nobody watches. `after` as matmul has it.
+  void apply(std::initializer_list<Target> targets, const AfterBlock& after = nullptr) {
+    const std::optional<Scheme>& scheme = targets.begin()->linear.weight.activations();
+    bool together = !hook_;
+    for (const Target& target : targets) together = together && target.linear.weight.activations() == scheme;
+    std::vector<Product> products;
+    for (const Target& target : targets) {
+      const PackedMatrix& w = target.linear.weight;
+      products.push_back({&w, target.linear.bias_data(), target.y, w.rows()});
+      if (together && products.size() < targets.size()) continue;
+      if (!assigned_ || activations_.scheme() != w.activations()) {
+        activations_.assign({x_, static_cast<std::size_t>(rows_ * w.cols())}, rows_, w.cols(), w.activations(), pool_);
+        assigned_ = true;
+      }
+      emit(hook_, Kind::linear_input, target.linear.module, x_, rows_, w.cols());
+      matmul(products, activations_, pool_, together ? after : nullptr);
+      emit(hook_, Kind::linear_output, target.linear.module, target.y, rows_, w.rows());
+      products.clear();
     }
-    emit(hook_, Kind::linear_input, linear.module, x_, rows_, w.cols());
-    matmul(w, activations_, linear.bias_data(), y, w.rows(), pool_);
-    emit(hook_, Kind::linear_output, linear.module, y, rows_, w.rows());
+    if (after && !together) after(0, rows_, 0, targets.begin()->linear.weight.rows());
   }
 
  private:
@@ -82,9 +100,7 @@ void Model::Impl::forward_chunk(std::span<const std::int32_t> tokens, KvCache& c
     rms_norm(x.data(), block.attention_norm, config.norm_eps, rows, hidden, normed.data(), pool);
     {
       LinearInput input(normed.data(), rows, pool, hook);
-      input.apply(block.q, q.data());
-      input.apply(block.k, k.data());
-      input.apply(block.v, v.data());
+      input.apply({{block.q, q.data()}, {block.k, k.data()}, {block.v, v.data()}});
     }
     if (config.qk_norm) {
       rms_norm(q.data(), block.q_norm, config.norm_eps, rows * heads, dim, q.data(), pool);
@@ -112,10 +128,14 @@ void Model::Impl::forward_chunk(std::span<const std::int32_t> tokens, KvCache& c
     rms_norm(x.data(), block.ffn_norm, config.norm_eps, rows, hidden, normed.data(), pool);
     {
       LinearInput input(normed.data(), rows, pool, hook);
-      input.apply(block.gate, gate.data());
-      input.apply(block.up, up.data());
+      input.apply({{block.gate, gate.data()}, {block.up, up.data()}}, [&](std::int64_t first_row, std::int64_t last_row,
+                                                                          std::int64_t first, std::int64_t last) {
+        for (std::int64_t r = first_row; r < last_row; ++r) {
+          float* g = gate.data() + r * config.ffn;
+          gated_activation(config.activation, g + first, up.data() + r * config.ffn + first, g + first, last - first);
+        }
+      });
     }
-    gated_activation(config.activation, gate.data(), up.data(), gate.data(), rows * config.ffn, pool);
     LinearInput(gate.data(), rows, pool, hook).apply(block.down, branch.data());
     if (config.post_norms) {
       rms_norm(branch.data(), block.post_ffn_norm, config.norm_eps, rows, hidden, branch.data(), pool);

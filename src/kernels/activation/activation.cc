@@ -91,6 +91,10 @@ void gated_activation(GateActivation act, const float* gate, const float* up, fl
   });
 }
 
+void gated_activation(GateActivation act, const float* gate, const float* up, float* out, std::int64_t n) {
+  activation_kernels(active_isa().isa).gated(act, gate, up, out, n);
+}
+
 void add(float* y, const float* x, std::int64_t n, ThreadPool& pool) {
   pool.run_ranges(n, 16384, [&](std::int64_t begin, std::int64_t end, int) {
     for (std::int64_t i = begin; i < end; ++i) y[i] += x[i];

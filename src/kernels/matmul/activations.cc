@@ -18,15 +18,20 @@ bool is_finite_row(std::span<const float> row) {
 
 }  // namespace
 
-void Activations::assign(std::span<const float> x, std::int64_t rows, std::int64_t cols, const std::optional<Scheme>& scheme,
-                         ThreadPool& pool) {
+void Activations::assign(std::span<const float> x, std::int64_t rows, std::int64_t cols,
+                         const std::optional<Scheme>& scheme, ThreadPool& pool) {
   HT_CHECK(x.size() == static_cast<std::size_t>(rows * cols));
   rows_ = rows;
   cols_ = cols;
   scheme_ = scheme;
   codes_.clear();
   row_scales_.clear();
+  if (!scheme) {
+    data_ = x.data();
+    return;
+  }
   values_.assign(x.begin(), x.end());
+  data_ = values_.data();
   if (!scheme || scheme->is_dense()) {
     if (scheme) fake_quantize_rows(*scheme, values_, rows, cols);
     return;
@@ -39,7 +44,9 @@ void Activations::assign(std::span<const float> x, std::int64_t rows, std::int64
     }
     // Row by row, so that the second level of a two-level scheme is a token's own: results do not depend on the batch.
     pool.run(rows, [&](std::int64_t r, int) {
-      fake_quantize_rows(*scheme, std::span(values_).subspan(static_cast<std::size_t>(r * cols), static_cast<std::size_t>(cols)), 1, cols);
+      fake_quantize_rows(*scheme,
+                         std::span(values_).subspan(static_cast<std::size_t>(r * cols), static_cast<std::size_t>(cols)),
+                         1, cols);
     });
     return;
   }
@@ -50,7 +57,8 @@ void Activations::assign(std::span<const float> x, std::int64_t rows, std::int64
   HT_CHECK(dynamic.element.bits <= 8);
   std::array<float, 256> table{};
   const auto mask = static_cast<std::uint32_t>(code_count(dynamic.element) - 1);
-  for (std::uint32_t byte = 0; byte < 256; ++byte) table[byte] = static_cast<float>(decode(dynamic.element, byte & mask));
+  for (std::uint32_t byte = 0; byte < 256; ++byte)
+    table[byte] = static_cast<float>(decode(dynamic.element, byte & mask));
   if (int8) codes_.resize(values_.size());
   row_scales_.resize(static_cast<std::size_t>(rows));
   pool.run_ranges(rows, 1, [&](std::int64_t begin, std::int64_t end, int) {
@@ -63,7 +71,8 @@ void Activations::assign(std::span<const float> x, std::int64_t rows, std::int64
       const QuantizedTensor coded = quantize_rows(dynamic, row, 1, cols, TensorStats{});
       row_scales_[static_cast<std::size_t>(r)] = coded.scales[0] * coded.global_scale;
       if (int8) std::memcpy(codes_.data() + r * cols, coded.codes.data(), static_cast<std::size_t>(cols));
-      for (std::int64_t c = 0; c < cols; ++c) row[static_cast<std::size_t>(c)] = table[static_cast<std::uint8_t>(coded.codes[static_cast<std::size_t>(c)])];
+      for (std::int64_t c = 0; c < cols; ++c)
+        row[static_cast<std::size_t>(c)] = table[static_cast<std::uint8_t>(coded.codes[static_cast<std::size_t>(c)])];
     }
   });
 }

@@ -2,18 +2,22 @@
 // defines in its own namespace. No include guard and no includes: each instruction set takes its own copy. Nothing here
 // may use inline code of others.
 
-// The small arrays of sums are registers only if the loops over them are unrolled, at any optimization level.
-#define HT_UNROLL _Pragma("GCC unroll 16")
-
 static inline int scale_trailer_bytes(const WeightView& w) {
   int scale = 0;
   switch (w.scale) {
-    case ScaleFormat::none: break;
-    case ScaleFormat::f32: scale = 64; break;
+    case ScaleFormat::none:
+      break;
+    case ScaleFormat::f32:
+      scale = 64;
+      break;
     case ScaleFormat::bf16:
-    case ScaleFormat::f16: scale = 32; break;
+    case ScaleFormat::f16:
+      scale = 32;
+      break;
     case ScaleFormat::e8m0:
-    case ScaleFormat::e4m3: scale = 16; break;
+    case ScaleFormat::e4m3:
+      scale = 16;
+      break;
   }
   return scale + (w.minimum == MinimumKind::none ? 0 : w.minimum == MinimumKind::zero_point ? 16 : 64);
 }
@@ -24,12 +28,28 @@ struct Trailer {
 
   Trailer(const WeightView& w, const std::byte* at) : scale(vset(w.unit)), zero(vset(w.offset)), minimum(vzero()) {
     switch (w.scale) {
-      case ScaleFormat::none: break;
-      case ScaleFormat::f32: scale = vmul(vload(reinterpret_cast<const float*>(at)), scale); at += 64; break;
-      case ScaleFormat::bf16: scale = vmul(load_bf16(at), scale); at += 32; break;
-      case ScaleFormat::f16: scale = vmul(load_f16(at), scale); at += 32; break;
-      case ScaleFormat::e8m0: scale = vmul(load_e8m0(at), scale); at += 16; break;
-      case ScaleFormat::e4m3: scale = vmul(load_e4m3(at), scale); at += 16; break;
+      case ScaleFormat::none:
+        break;
+      case ScaleFormat::f32:
+        scale = vmul(vload(reinterpret_cast<const float*>(at)), scale);
+        at += 64;
+        break;
+      case ScaleFormat::bf16:
+        scale = vmul(load_bf16(at), scale);
+        at += 32;
+        break;
+      case ScaleFormat::f16:
+        scale = vmul(load_f16(at), scale);
+        at += 32;
+        break;
+      case ScaleFormat::e8m0:
+        scale = vmul(load_e8m0(at), scale);
+        at += 16;
+        break;
+      case ScaleFormat::e4m3:
+        scale = vmul(load_e4m3(at), scale);
+        at += 16;
+        break;
     }
     if (w.minimum == MinimumKind::zero_point) zero = vadd(load_i8(at), zero);
     if (w.minimum == MinimumKind::f32) minimum = vload(reinterpret_cast<const float*>(at));
@@ -44,31 +64,42 @@ struct Trailer {
   }
 };
 
-static inline void finish(const ProductArgs& a, std::int64_t tile, std::int64_t row, Vec y) {
-  const WeightView& w = a.w;
-  if (w.scale_at_end) {
-    const int bytes = scale_trailer_bytes(w);
-    if (bytes != 0 || w.unit != 1.0F || w.offset != 0.0F) {
+// What is done once a tile: the row's one scale, the scale of the row of x, the bias.
+struct Ending {
+  const ProductArgs& a;
+  std::int64_t tile, n;  // n: outputs of this tile
+  bool scaled;
+  Trailer trailer;
+
+  Ending(const ProductArgs& args, std::int64_t at)
+      : a(args),
+        tile(at),
+        n(args.w.rows - at * 16),
+        scaled(args.w.scale_at_end &&
+               (scale_trailer_bytes(args.w) != 0 || args.w.unit != 1.0F || args.w.offset != 0.0F)),
+        trailer(args.w, args.w.codes + (at + 1) * args.w.tile_bytes - scale_trailer_bytes(args.w)) {}
+
+  inline void store(std::int64_t row, Vec y) const {
+    const WeightView& w = a.w;
+    if (scaled) {
       float x_sum = 0;
       if (a.segment_sums != nullptr) {
         for (std::int64_t s = 0; s < w.segments; ++s) x_sum += a.segment_sums[row * w.segments + s];
       }
-      const Trailer trailer(w, w.codes + (tile + 1) * w.tile_bytes - bytes);
       y = trailer.add(w, y, vzero(), x_sum);
     }
+    if (a.row_scales != nullptr) y = vmul(y, vset(a.row_scales[row]));
+    float* out = a.y + row * a.ldy + tile * 16;
+    if (n >= 16) {
+      if (a.bias != nullptr) y = vadd(y, vload(a.bias + tile * 16));
+      vstore(out, y);
+      return;
+    }
+    float lanes[16];
+    vstore(lanes, y);
+    for (std::int64_t i = 0; i < n; ++i) out[i] = a.bias != nullptr ? lanes[i] + a.bias[tile * 16 + i] : lanes[i];
   }
-  if (a.row_scales != nullptr) y = vmul(y, vset(a.row_scales[row]));
-  float* out = a.y + row * a.ldy + tile * 16;
-  const std::int64_t n = w.rows - tile * 16;
-  if (n >= 16) {
-    if (a.bias != nullptr) y = vadd(y, vload(a.bias + tile * 16));
-    vstore(out, y);
-    return;
-  }
-  float lanes[16];
-  vstore(lanes, y);
-  for (std::int64_t i = 0; i < n; ++i) out[i] = a.bias != nullptr ? lanes[i] + a.bias[tile * 16 + i] : lanes[i];
-}
+};
 
 static inline float segment_sum(const ProductArgs& a, std::int64_t row, std::int64_t segment) {
   return a.segment_sums != nullptr ? a.segment_sums[row * a.w.segments + segment] : 0.0F;
@@ -96,31 +127,31 @@ static inline void direct(const ProductArgs& a, std::int64_t tile, std::int64_t 
       HT_UNROLL for (int r = 0; r < R; ++r) sum[t][r] = vzero();
     }
     std::int64_t k = 0;
-    for (; k + D::kStep <= length; k += D::kStep) {
-      HT_UNROLL for (int part = 0; part < D::kParts; ++part) {
-        Vec code[T][D::kStep / D::kParts];
-        HT_UNROLL for (int t = 0; t < T; ++t) decoder.decode(at + t * w.tile_bytes, part, code[t]);
-        HT_UNROLL for (int i = 0; i < D::kStep / D::kParts; ++i) {
-          HT_UNROLL for (int r = 0; r < R; ++r) {
-            const Vec xr = vset(x[r * a.ldx + k + part * (D::kStep / D::kParts) + i]);
-            HT_UNROLL for (int t = 0; t < T; ++t) sum[t][r] = vfma(xr, code[t][i], sum[t][r]);
+    for (; k + D::kStep <= length; k += D::kStep, at += D::kBytes) {
+      HT_UNROLL for (int part = 0; part < D::kStep / D::kPart; ++part) {
+        typename D::State state[T];
+        HT_UNROLL for (int t = 0; t < T; ++t) {
+          if (part == 0) vprefetch(at + t * w.tile_bytes + 512);
+          state[t] = decoder.prepare(at + t * w.tile_bytes, part);
+        }
+        HT_UNROLL for (int i = 0; i < D::kPart; ++i) {
+          const float* xk = x + k + part * D::kPart + i;
+          HT_UNROLL for (int t = 0; t < T; ++t) {
+            const Vec code = decoder.code(state[t], i);
+            HT_UNROLL for (int r = 0; r < R; ++r) sum[t][r] = vfma(vset(xk[r * a.ldx]), code, sum[t][r]);
           }
         }
       }
-      at += D::kBytes;
     }
-    if (k < length) {
-      const int rest = static_cast<int>(length - k);
-      HT_UNROLL for (int part = 0; part < D::kParts; ++part) {
+    if (k < length) {  // the last step of a group that the step does not divide
+      HT_UNROLL for (int part = 0; part < D::kStep / D::kPart; ++part) {
         HT_UNROLL for (int t = 0; t < T; ++t) {
-          Vec code[D::kStep / D::kParts];
-          decoder.decode(at + t * w.tile_bytes, part, code);
-          HT_UNROLL for (int i = 0; i < D::kStep / D::kParts; ++i) {
-            const int position = part * (D::kStep / D::kParts) + i;
-            if (position < rest) {
-              HT_UNROLL for (int r = 0; r < R; ++r) {
-                sum[t][r] = vfma(vset(x[r * a.ldx + k + position]), code[i], sum[t][r]);
-              }
+          const typename D::State state = decoder.prepare(at + t * w.tile_bytes, part);
+          HT_UNROLL for (int i = 0; i < D::kPart; ++i) {
+            const std::int64_t position = k + part * D::kPart + i;
+            if (position < length) {
+              const Vec code = decoder.code(state, i);
+              HT_UNROLL for (int r = 0; r < R; ++r) sum[t][r] = vfma(vset(x[r * a.ldx + position]), code, sum[t][r]);
             }
           }
         }
@@ -140,7 +171,8 @@ static inline void direct(const ProductArgs& a, std::int64_t tile, std::int64_t 
     }
   }
   HT_UNROLL for (int t = 0; t < T; ++t) {
-    HT_UNROLL for (int r = 0; r < R; ++r) finish(a, tile + t, row + r, y[t][r]);
+    const Ending ending(a, tile + t);
+    HT_UNROLL for (int r = 0; r < R; ++r) ending.store(row + r, y[t][r]);
   }
 }
 
@@ -153,18 +185,42 @@ static inline void in_row_blocks(std::int64_t rows, F f) {
   for (std::int64_t b = 0; b < blocks; ++b) {
     const std::int64_t next = rows * (b + 1) / blocks;
     switch (next - row) {
-      case 1: f.template operator()<1>(row); break;
-      case 2: f.template operator()<Most < 2 ? Most : 2>(row); break;
-      case 3: f.template operator()<Most < 3 ? Most : 3>(row); break;
-      case 4: f.template operator()<Most < 4 ? Most : 4>(row); break;
-      case 5: f.template operator()<Most < 5 ? Most : 5>(row); break;
-      case 6: f.template operator()<Most < 6 ? Most : 6>(row); break;
-      case 7: f.template operator()<Most < 7 ? Most : 7>(row); break;
-      case 8: f.template operator()<Most < 8 ? Most : 8>(row); break;
-      case 9: f.template operator()<Most < 9 ? Most : 9>(row); break;
-      case 10: f.template operator()<Most < 10 ? Most : 10>(row); break;
-      case 11: f.template operator()<Most < 11 ? Most : 11>(row); break;
-      default: f.template operator()<Most>(row); break;
+      case 1:
+        f.template operator()<1>(row);
+        break;
+      case 2:
+        f.template operator() < Most<2 ? Most : 2>(row);
+        break;
+      case 3:
+        f.template operator() < Most<3 ? Most : 3>(row);
+        break;
+      case 4:
+        f.template operator() < Most<4 ? Most : 4>(row);
+        break;
+      case 5:
+        f.template operator() < Most<5 ? Most : 5>(row);
+        break;
+      case 6:
+        f.template operator() < Most<6 ? Most : 6>(row);
+        break;
+      case 7:
+        f.template operator() < Most<7 ? Most : 7>(row);
+        break;
+      case 8:
+        f.template operator() < Most<8 ? Most : 8>(row);
+        break;
+      case 9:
+        f.template operator() < Most<9 ? Most : 9>(row);
+        break;
+      case 10:
+        f.template operator() < Most<10 ? Most : 10>(row);
+        break;
+      case 11:
+        f.template operator() < Most<11 ? Most : 11>(row);
+        break;
+      default:
+        f.template operator()<Most>(row);
+        break;
     }
     row = next;
   }
@@ -183,8 +239,8 @@ static inline void panel_rows(const ProductArgs& a, const Trailer* trailer, std:
   }
   HT_UNROLL for (int r = 0; r < R; ++r) {
     const Vec before = vload(y + r * 16);
-    vstore(y + r * 16, trailer == nullptr ? vadd(before, sum[r])
-                                          : trailer->add(a.w, sum[r], before, segment_sum(a, row + r, s)));
+    vstore(y + r * 16,
+           trailer == nullptr ? vadd(before, sum[r]) : trailer->add(a.w, sum[r], before, segment_sum(a, row + r, s)));
   }
 }
 
@@ -195,6 +251,7 @@ static inline void panel(const ProductArgs& a, std::int64_t tile) {
   const D decoder(w);
   alignas(64) float decoded[(kPanelSegment + 8) * 16];
   alignas(64) float y[kPanelRows * 16];
+  const Ending ending(a, tile);
   for (std::int64_t row0 = a.first_row; row0 < a.last_row; row0 += kPanelRows) {
     const std::int64_t rows = a.last_row - row0 < kPanelRows ? a.last_row - row0 : kPanelRows;
     for (std::int64_t i = 0; i < rows * 16; i += 16) vstore(y + i, vzero());
@@ -202,22 +259,19 @@ static inline void panel(const ProductArgs& a, std::int64_t tile) {
     for (std::int64_t s = 0; s < w.segments; ++s) {
       const std::int64_t length = segment_length(w, s);
       for (std::int64_t k = 0; k < length; k += D::kStep, at += D::kBytes) {
-        HT_UNROLL for (int part = 0; part < D::kParts; ++part) {
-          Vec code[D::kStep / D::kParts];
-          decoder.decode(at, part, code);
-          HT_UNROLL for (int i = 0; i < D::kStep / D::kParts; ++i) {
-            vstore(decoded + (k + part * (D::kStep / D::kParts) + i) * 16, code[i]);
-          }
+        HT_UNROLL for (int part = 0; part < D::kStep / D::kPart; ++part) {
+          const typename D::State state = decoder.prepare(at, part);
+          HT_UNROLL for (int i = 0; i < D::kPart; ++i)
+              vstore(decoded + (k + part * D::kPart + i) * 16, decoder.code(state, i));
         }
       }
       const Trailer trailer(w, at);
       const Trailer* end = w.scale_at_end ? nullptr : &trailer;
       if (!w.scale_at_end) at += scale_trailer_bytes(w);
-      in_row_blocks<kMicroRows>(rows, [&]<int R>(std::int64_t r) {
-        panel_rows<R>(a, end, s, row0 + r, length, decoded, y + r * 16);
-      });
+      in_row_blocks<kMicroRows>(
+          rows, [&]<int R>(std::int64_t r) { panel_rows<R>(a, end, s, row0 + r, length, decoded, y + r * 16); });
     }
-    for (std::int64_t r = 0; r < rows; ++r) finish(a, tile, row0 + r, vload(y + r * 16));
+    for (std::int64_t r = 0; r < rows; ++r) ending.store(row0 + r, vload(y + r * 16));
   }
 }
 
@@ -238,7 +292,8 @@ static void product(const ProductArgs& a) {
 }
 
 // INT8 activations: pairs of products summed in int32, which is exact, so their order is free; a segment is at most
-// kIntegerSegment long, so that its sum is an exact FP32 number and the result equals the FP32 kernels' on the same codes.
+// kIntegerSegment long, so that its sum is an exact FP32 number and the result equals the FP32 kernels' on the same
+// codes.
 template <class D, int T>
 static inline void integer_direct(const ProductArgs& a, std::int64_t tile, std::int64_t row) {
   const WeightView& w = a.w;
@@ -267,7 +322,7 @@ static inline void integer_direct(const ProductArgs& a, std::int64_t tile, std::
     }
     if (!w.scale_at_end) at += scale_trailer_bytes(w);
   }
-  HT_UNROLL for (int t = 0; t < T; ++t) finish(a, tile + t, row, y[t]);
+  HT_UNROLL for (int t = 0; t < T; ++t) Ending(a, tile + t).store(row, y[t]);
 }
 
 template <int R>
@@ -293,6 +348,7 @@ static inline void integer_panel(const ProductArgs& a, std::int64_t tile) {
   const D decoder(w);
   alignas(64) std::int16_t decoded[(kIntegerSegment + 8) * 16];
   alignas(64) float y[kPanelRows * 16];
+  const Ending ending(a, tile);
   for (std::int64_t row0 = a.first_row; row0 < a.last_row; row0 += kPanelRows) {
     const std::int64_t rows = a.last_row - row0 < kPanelRows ? a.last_row - row0 : kPanelRows;
     for (std::int64_t i = 0; i < rows * 16; i += 16) vstore(y + i, vzero());
@@ -308,11 +364,10 @@ static inline void integer_panel(const ProductArgs& a, std::int64_t tile) {
       const Trailer trailer(w, at);
       const Trailer* end = w.scale_at_end ? nullptr : &trailer;
       if (!w.scale_at_end) at += scale_trailer_bytes(w);
-      in_row_blocks<kIntegerRows>(rows, [&]<int R>(std::int64_t r) {
-        integer_panel_rows<R>(a, end, s, row0 + r, pairs, decoded, y + r * 16);
-      });
+      in_row_blocks<kIntegerRows>(
+          rows, [&]<int R>(std::int64_t r) { integer_panel_rows<R>(a, end, s, row0 + r, pairs, decoded, y + r * 16); });
     }
-    for (std::int64_t r = 0; r < rows; ++r) finish(a, tile, row0 + r, vload(y + r * 16));
+    for (std::int64_t r = 0; r < rows; ++r) ending.store(row0 + r, vload(y + r * 16));
   }
 }
 

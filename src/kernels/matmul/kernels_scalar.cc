@@ -15,11 +15,15 @@ struct IntVec {
   std::int32_t v[16];
 };
 
+#define HT_UNROLL
+
 constexpr std::int64_t kPanelSegment = kLongestPanel;
 constexpr std::int64_t kPanelRows = 64;
 constexpr int kDirectRows = 2, kMicroRows = 2, kIntegerRows = 2;
 
-Vec vzero() { return Vec{}; }
+Vec vzero() {
+  return Vec{};
+}
 Vec vset(float x) {
   Vec out;
   for (float& lane : out.v) lane = x;
@@ -30,7 +34,9 @@ Vec vload(const float* p) {
   std::memcpy(out.v, p, sizeof out.v);
   return out;
 }
-void vstore(float* p, Vec a) { std::memcpy(p, a.v, sizeof a.v); }
+void vstore(float* p, Vec a) {
+  std::memcpy(p, a.v, sizeof a.v);
+}
 Vec vadd(Vec a, Vec b) {
   for (int i = 0; i < 16; ++i) a.v[i] += b.v[i];
   return a;
@@ -43,7 +49,11 @@ Vec vfma(Vec a, Vec b, Vec c) {
   for (int i = 0; i < 16; ++i) c.v[i] = std::fma(a.v[i], b.v[i], c.v[i]);
   return c;
 }
-IntVec izero() { return IntVec{}; }
+void vprefetch(const std::byte*) {}
+
+IntVec izero() {
+  return IntVec{};
+}
 IntVec iset_pair(const std::int16_t* p) {
   IntVec out;
   for (std::int32_t& lane : out.v) std::memcpy(&lane, p, sizeof lane);
@@ -68,7 +78,9 @@ IntVec iload(const std::int16_t* p) {
   std::memcpy(out.v, p, sizeof out.v);
   return out;
 }
-void istore(std::int16_t* p, IntVec a) { std::memcpy(p, a.v, sizeof a.v); }
+void istore(std::int16_t* p, IntVec a) {
+  std::memcpy(p, a.v, sizeof a.v);
+}
 
 template <class T>
 T load_at(const std::byte* p, int i) {
@@ -107,59 +119,86 @@ Vec load_i8(const std::byte* p) {
 }
 
 struct DecodeF32 {
-  static constexpr int kStep = 1, kParts = 1, kBytes = 64;
+  static constexpr int kStep = 1, kPart = 1, kBytes = 64;
   explicit DecodeF32(const WeightView&) {}
-  void decode(const std::byte* p, int, Vec* out) const { std::memcpy(out->v, p, 64); }
+  using State = const std::byte*;
+  State prepare(const std::byte* p, int) const { return p; }
+  Vec code(State p, int) const {
+    Vec out;
+    std::memcpy(out.v, p, 64);
+    return out;
+  }
 };
 struct DecodeBf16 {
-  static constexpr int kStep = 1, kParts = 1, kBytes = 32;
+  static constexpr int kStep = 1, kPart = 1, kBytes = 32;
   explicit DecodeBf16(const WeightView&) {}
-  void decode(const std::byte* p, int, Vec* out) const { *out = load_bf16(p); }
+  using State = const std::byte*;
+  State prepare(const std::byte* p, int) const { return p; }
+  Vec code(State p, int) const { return load_bf16(p); }
 };
 struct DecodeF16 {
-  static constexpr int kStep = 1, kParts = 1, kBytes = 32;
+  static constexpr int kStep = 1, kPart = 1, kBytes = 32;
   explicit DecodeF16(const WeightView&) {}
-  void decode(const std::byte* p, int, Vec* out) const { *out = load_f16(p); }
+  using State = const std::byte*;
+  State prepare(const std::byte* p, int) const { return p; }
+  Vec code(State p, int) const { return load_f16(p); }
 };
 struct DecodeE4m3 {
-  static constexpr int kStep = 1, kParts = 1, kBytes = 16;
+  static constexpr int kStep = 1, kPart = 1, kBytes = 16;
   explicit DecodeE4m3(const WeightView&) {}
-  void decode(const std::byte* p, int, Vec* out) const { *out = load_e4m3(p); }
+  using State = const std::byte*;
+  State prepare(const std::byte* p, int) const { return p; }
+  Vec code(State p, int) const { return load_e4m3(p); }
 };
 struct DecodeE5m2 {
-  static constexpr int kStep = 1, kParts = 1, kBytes = 16;
+  static constexpr int kStep = 1, kPart = 1, kBytes = 16;
   explicit DecodeE5m2(const WeightView&) {}
-  void decode(const std::byte* p, int, Vec* out) const {
-    for (int i = 0; i < 16; ++i) out->v[i] = fp16_to_float(static_cast<std::uint16_t>(load_at<std::uint8_t>(p, i) << 8));
+  using State = const std::byte*;
+  State prepare(const std::byte* p, int) const { return p; }
+  Vec code(State p, int) const {
+    Vec out;
+    for (int i = 0; i < 16; ++i) out.v[i] = fp16_to_float(static_cast<std::uint16_t>(load_at<std::uint8_t>(p, i) << 8));
+    return out;
   }
 };
 struct DecodeI8 {
-  static constexpr int kStep = 1, kParts = 1, kBytes = 16;
+  static constexpr int kStep = 1, kPart = 1, kBytes = 16;
   explicit DecodeI8(const WeightView&) {}
-  void decode(const std::byte* p, int, Vec* out) const { *out = load_i8(p); }
+  using State = const std::byte*;
+  State prepare(const std::byte* p, int) const { return p; }
+  Vec code(State p, int) const { return load_i8(p); }
 };
 struct DecodeLut8 {
-  static constexpr int kStep = 1, kParts = 1, kBytes = 16;
+  static constexpr int kStep = 1, kPart = 1, kBytes = 16;
   explicit DecodeLut8(const WeightView& w) : table(w.table) {}
-  void decode(const std::byte* p, int, Vec* out) const {
-    for (int i = 0; i < 16; ++i) out->v[i] = table[load_at<std::uint8_t>(p, i)];
+  using State = const std::byte*;
+  State prepare(const std::byte* p, int) const { return p; }
+  Vec code(State p, int) const {
+    Vec out;
+    for (int i = 0; i < 16; ++i) out.v[i] = table[load_at<std::uint8_t>(p, i)];
+    return out;
   }
   const float* table;
 };
 struct DecodeN4i {  // see WeightKind::n4i for the powers of 256
-  static constexpr int kStep = 8, kParts = 1, kBytes = 64;
+  static constexpr int kStep = 8, kPart = 4, kBytes = 64;
   explicit DecodeN4i(const WeightView& w) : table(w.table16) {}
   std::uint8_t at(const std::byte* p, int row, int k) const {
-    return table[static_cast<std::uint8_t>(p[row * 4 + k / 2]) >> (k % 2 * 4) & 15];
+    return table[static_cast<std::uint8_t>(p[row * 4 + k % 4]) >> (k / 4 * 4) & 15];
   }
-  void decode(const std::byte* p, int, Vec* out) const {
+  struct State {
+    const std::byte* p;
+    int part;
+  };
+  State prepare(const std::byte* p, int part) const { return {p, part}; }
+  Vec code(const State& s, int j) const {
     constexpr float kPlace[4] = {1.0F, 256.0F, 65536.0F, 1.0F};
-    for (int k = 0; k < 8; ++k) {
-      for (int i = 0; i < 16; ++i) out[k].v[i] = static_cast<float>(at(p, i, k)) * kPlace[k / 2];
-    }
+    Vec out;
+    for (int i = 0; i < 16; ++i) out.v[i] = static_cast<float>(at(s.p, i, 4 * s.part + j)) * kPlace[j];
+    return out;
   }
   void pairs(const std::byte* p, IntVec* out) const {
-    constexpr int kOrder[8] = {0, 4, 2, 6, 1, 5, 3, 7};
+    constexpr int kOrder[8] = {0, 2, 1, 3, 4, 6, 5, 7};
     for (int i = 0; i < 16; ++i) {
       for (int pair = 0; pair < 4; ++pair) {
         const std::int16_t two[2] = {at(p, i, kOrder[2 * pair]), at(p, i, kOrder[2 * pair + 1])};
@@ -170,14 +209,14 @@ struct DecodeN4i {  // see WeightKind::n4i for the powers of 256
   const std::uint8_t* table;
 };
 struct DecodeN4f {
-  static constexpr int kStep = 2, kParts = 1, kBytes = 16;
+  static constexpr int kStep = 2, kPart = 2, kBytes = 16;
   explicit DecodeN4f(const WeightView& w) : table(w.table) {}
-  void decode(const std::byte* p, int, Vec* out) const {
-    for (int i = 0; i < 16; ++i) {
-      const auto byte = load_at<std::uint8_t>(p, i);
-      out[0].v[i] = table[byte & 15];
-      out[1].v[i] = table[byte >> 4];
-    }
+  using State = const std::byte*;
+  State prepare(const std::byte* p, int) const { return p; }
+  Vec code(State p, int j) const {
+    Vec out;
+    for (int i = 0; i < 16; ++i) out.v[i] = table[load_at<std::uint8_t>(p, i) >> (4 * j) & 15];
+    return out;
   }
   const float* table;
 };
@@ -187,7 +226,8 @@ struct DecodeI8x4 {
   void pairs(const std::byte* p, IntVec* out) const {
     for (int i = 0; i < 16; ++i) {
       for (int pair = 0; pair < 2; ++pair) {
-        const std::int16_t two[2] = {load_at<std::uint8_t>(p, 4 * i + pair), load_at<std::uint8_t>(p, 4 * i + pair + 2)};
+        const std::int16_t two[2] = {load_at<std::uint8_t>(p, 4 * i + pair),
+                                     load_at<std::uint8_t>(p, 4 * i + pair + 2)};
         std::memcpy(&out[pair].v[i], two, sizeof two);
       }
     }
@@ -197,6 +237,8 @@ struct DecodeI8x4 {
 #include "kernels/matmul/kernel_body.h"
 }  // namespace
 
-const KernelSet& kernels() { return kSet; }
+const KernelSet& kernels() {
+  return kSet;
+}
 
 }  // namespace halftone::scalar

@@ -9,33 +9,36 @@
 namespace halftone {
 namespace {
 
-constexpr std::int64_t kFewRows = 4;         // up to here weights are decoded where they are used
-constexpr std::int64_t kRowBlock = 192;      // rows of x that one task takes in prefill
+constexpr std::int64_t kFewRows = 4;     // up to here weights are decoded where they are used
+constexpr std::int64_t kRowBlock = 256;  // rows of x that one task takes in prefill: weights are decoded once for them
 constexpr std::int64_t kTilesATask = 8;
 constexpr std::int64_t kSerialBytes = 24 << 10;  // about 2 microseconds of weights: less than waking a thread
 
 // Sums of x over each segment, for the minimums of asymmetric groups: eight partial sums by position, folded.
-std::vector<float> sum_segments(const Activations& x, std::int64_t segment, std::int64_t segments) {
+std::vector<float> sum_segments(const Activations& x, std::int64_t segment, std::int64_t segments, ThreadPool& pool) {
   std::vector<float> sums(static_cast<std::size_t>(x.rows() * segments));
-  for (std::int64_t r = 0; r < x.rows(); ++r) {
-    for (std::int64_t s = 0; s < segments; ++s) {
-      const float* at = x.values() + r * x.cols() + s * segment;
-      const std::int64_t length = std::min(segment, x.cols() - s * segment);
-      float part[8] = {};
-      std::int64_t k = 0;
-      for (; k + 8 <= length; k += 8) {
-        for (int i = 0; i < 8; ++i) part[i] += at[k + i];
+  pool.run_ranges(x.rows(), 8, [&](std::int64_t begin, std::int64_t end, int) {
+    for (std::int64_t r = begin; r < end; ++r) {
+      for (std::int64_t s = 0; s < segments; ++s) {
+        const float* at = x.values() + r * x.cols() + s * segment;
+        const std::int64_t length = std::min(segment, x.cols() - s * segment);
+        float part[8] = {};
+        std::int64_t k = 0;
+        for (; k + 8 <= length; k += 8) {
+          for (int i = 0; i < 8; ++i) part[i] += at[k + i];
+        }
+        for (; k < length; ++k) part[k % 8] += at[k];
+        sums[static_cast<std::size_t>(r * segments + s)] =
+            ((part[0] + part[4]) + (part[2] + part[6])) + ((part[1] + part[5]) + (part[3] + part[7]));
       }
-      for (; k < length; ++k) part[k % 8] += at[k];
-      sums[static_cast<std::size_t>(r * segments + s)] =
-          ((part[0] + part[4]) + (part[2] + part[6])) + ((part[1] + part[5]) + (part[3] + part[7]));
     }
-  }
+  });
   return sums;
 }
 
 // INT8 codes in int16, segments padded to whole steps, the K positions of a step in the order of the weights' kind.
-std::vector<std::int16_t> widen_codes(const Activations& x, const PackedMatrix::Data& d, std::int64_t padded, ThreadPool& pool) {
+std::vector<std::int16_t> widen_codes(const Activations& x, const PackedMatrix::Data& d, std::int64_t padded,
+                                      ThreadPool& pool) {
   const KindInfo& kind = kind_info(d.kind);
   const std::int64_t stride = padded * d.segments;
   std::vector<std::int16_t> wide(static_cast<std::size_t>(x.rows() * stride));
@@ -59,7 +62,7 @@ std::vector<std::int16_t> widen_codes(const Activations& x, const PackedMatrix::
 
 // x for codes that are decoded in place (WeightKind::n4i).
 std::vector<float> place_values(const Activations& x, std::int64_t segment, ThreadPool& pool) {
-  constexpr float kPlace[8] = {1.0F, 1.0F, 0x1p-8F, 0x1p-8F, 0x1p-16F, 0x1p-16F, 1.0F, 1.0F};
+  constexpr float kPlace[8] = {1.0F, 0x1p-8F, 0x1p-16F, 1.0F, 1.0F, 0x1p-8F, 0x1p-16F, 1.0F};
   std::vector<float> placed(static_cast<std::size_t>(x.rows() * x.cols()));
   pool.run_ranges(x.rows(), 8, [&](std::int64_t begin, std::int64_t end, int) {
     for (std::int64_t r = begin; r < end; ++r) {
@@ -89,64 +92,101 @@ const KernelSet& kernel_set(Isa isa) {
   return scalar::kernels();
 }
 
-void matmul(const PackedMatrix& w, const Activations& x, const float* bias, float* y, std::int64_t ldy, ThreadPool& pool) {
-  const PackedMatrix::Data& d = w.data();
-  HT_CHECK(x.cols() == d.cols && x.scheme() == d.activations && ldy >= d.rows);
-  if (x.rows() == 0) return;
+namespace {
+
+// A product with x in the form that its kernel reads.
+struct Job {
   ProductArgs args{};
-  args.w = d.view();
-  args.x = x.values();
-  args.ldx = x.cols();
-  args.row_scales = x.row_scales();
-  args.bias = bias;
-  args.y = y;
-  args.ldy = ldy;
-  args.m = x.rows();
-  std::vector<float> sums;
-  if (d.offset != 0.0F || d.minimum != MinimumKind::none) {
-    sums = sum_segments(x, d.segment, d.segments);
-    args.segment_sums = sums.data();
-  }
+  ProductFunction run = nullptr;
+  std::int64_t tiles = 0, tile_bytes = 0;
+  std::vector<float> sums, placed;
   std::vector<std::int16_t> wide;
-  if (d.integer) {
-    args.x16_segment = ceil_div(d.segment, kind_info(d.kind).step) * kind_info(d.kind).step;
-    args.ldx16 = args.x16_segment * d.segments;
-    wide = widen_codes(x, d, args.x16_segment, pool);
-    args.x16 = wide.data();
-  }
-  std::vector<float> placed;
-  if (d.kind == WeightKind::n4i && !d.integer) {
-    placed = place_values(x, d.segment, pool);
-    args.x = placed.data();
-  }
-  const KernelSet& set = kernel_set(d.isa);
-  const ProductFunction product = d.integer ? set.integer[static_cast<int>(d.kind)] : set.product[static_cast<int>(d.kind)];
-  if (args.m <= kFewRows) {
-    const auto part = [&](std::int64_t first, std::int64_t last, int) {
-      ProductArgs mine = args;
-      mine.first_tile = first;
-      mine.last_tile = last;
-      mine.last_row = args.m;
-      product(mine);
-    };
-    if (d.tiles * d.tile_bytes < kSerialBytes) {
-      part(0, d.tiles, 0);
-    } else {
-      pool.run_ranges(d.tiles, 2, part);
+
+  Job(const Product& product, const Activations& x, ThreadPool& pool) {
+    const PackedMatrix::Data& d = product.w->data();
+    HT_CHECK(x.cols() == d.cols && x.scheme() == d.activations && product.ldy >= d.rows);
+    args.w = d.view();
+    args.x = x.values();
+    args.ldx = x.cols();
+    args.row_scales = x.row_scales();
+    args.bias = product.bias;
+    args.y = product.y;
+    args.ldy = product.ldy;
+    args.m = x.rows();
+    tiles = d.tiles;
+    tile_bytes = d.tile_bytes;
+    if (d.offset != 0.0F || d.minimum != MinimumKind::none) {
+      sums = sum_segments(x, d.segment, d.segments, pool);
+      args.segment_sums = sums.data();
     }
+    if (d.integer) {
+      args.x16_segment = ceil_div(d.segment, kind_info(d.kind).step) * kind_info(d.kind).step;
+      args.ldx16 = args.x16_segment * d.segments;
+      wide = widen_codes(x, d, args.x16_segment, pool);
+      args.x16 = wide.data();
+    }
+    if (d.kind == WeightKind::n4i && !d.integer) {
+      placed = place_values(x, d.segment, pool);
+      args.x = placed.data();
+    }
+    const KernelSet& set = kernel_set(d.isa);
+    run = d.integer ? set.integer[static_cast<int>(d.kind)] : set.product[static_cast<int>(d.kind)];
+  }
+
+  void block(std::int64_t first_tile, std::int64_t last_tile, std::int64_t first_row, std::int64_t last_row) const {
+    ProductArgs mine = args;
+    mine.first_tile = first_tile;
+    mine.last_tile = last_tile;
+    mine.first_row = first_row;
+    mine.last_row = last_row;
+    run(mine);
+  }
+};
+
+}  // namespace
+
+void matmul(std::span<const Product> products, const Activations& x, ThreadPool& pool, const AfterBlock& after) {
+  if (x.rows() == 0 || products.empty()) return;
+  std::vector<Job> jobs;
+  jobs.reserve(products.size());
+  std::int64_t tiles = 0, bytes = 0;
+  for (const Product& product : products) {
+    HT_CHECK(!after || product.w->rows() == products[0].w->rows());
+    const Job& job = jobs.emplace_back(product, x, pool);
+    tiles += job.tiles;
+    bytes += job.tiles * job.tile_bytes;
+  }
+  const std::int64_t m = x.rows(), cols = products[0].w->rows();
+  if (after) tiles = jobs[0].tiles;  // all products of a block by the same worker
+  const auto part = [&](std::int64_t first, std::int64_t last, std::int64_t first_row, std::int64_t last_row) {
+    if (after) {
+      for (const Job& job : jobs) job.block(first, last, first_row, last_row);
+      after(first_row, last_row, first * kTileRows, std::min(cols, last * kTileRows));
+      return;
+    }
+    std::int64_t start = 0;  // of a job's tiles in the row of all tiles
+    for (const Job& job : jobs) {
+      const std::int64_t begin = std::max(first - start, std::int64_t{0}), end = std::min(last - start, job.tiles);
+      if (begin < end) job.block(begin, end, first_row, last_row);
+      start += job.tiles;
+    }
+  };
+  if (m <= kFewRows) {
+    if (bytes < kSerialBytes) return part(0, tiles, 0, m);
+    pool.run_ranges(tiles, 2, [&](std::int64_t first, std::int64_t last, int) { part(first, last, 0, m); });
     return;
   }
-  const std::int64_t tile_blocks = (d.tiles + kTilesATask - 1) / kTilesATask;
-  const std::int64_t row_blocks = (args.m + kRowBlock - 1) / kRowBlock;
+  const std::int64_t tile_blocks = ceil_div(tiles, kTilesATask), row_blocks = ceil_div(m, kRowBlock);
   pool.run(tile_blocks * row_blocks, [&](std::int64_t task, int) {
     const std::int64_t tile = task % tile_blocks * kTilesATask, row = task / tile_blocks * kRowBlock;
-    ProductArgs mine = args;
-    mine.first_tile = tile;
-    mine.last_tile = std::min(d.tiles, tile + kTilesATask);
-    mine.first_row = row;
-    mine.last_row = std::min(args.m, row + kRowBlock);
-    product(mine);
+    part(tile, std::min(tiles, tile + kTilesATask), row, std::min(m, row + kRowBlock));
   });
+}
+
+void matmul(const PackedMatrix& w, const Activations& x, const float* bias, float* y, std::int64_t ldy,
+            ThreadPool& pool) {
+  const Product product{&w, bias, y, ldy};
+  matmul(std::span(&product, 1), x, pool);
 }
 
 std::vector<MatmulKernelInfo> matmul_kernels() {
@@ -159,9 +199,11 @@ std::vector<MatmulKernelInfo> matmul_kernels() {
     const KernelSet& set = kernel_set(isa);
     for (int kind = 0; kind < kWeightKinds; ++kind) {
       const KindInfo& info = kind_info(static_cast<WeightKind>(kind));
-      if (set.product[kind] != nullptr) list.push_back({std::string(info.name), isa, isa <= best, std::string(info.covers)});
+      if (set.product[kind] != nullptr)
+        list.push_back({std::string(info.name), isa, isa <= best, std::string(info.covers)});
       if (set.integer[kind] != nullptr) {
-        list.push_back({std::string(info.name) + "_int8", isa, isa <= best, std::string(info.covers) + ", with int8 activations"});
+        list.push_back(
+            {std::string(info.name) + "_int8", isa, isa <= best, std::string(info.covers) + ", with int8 activations"});
       }
     }
   }

@@ -32,7 +32,9 @@ std::vector<double> plain_product(const QuantizedTensor& w, std::vector<float> x
     fake_quantize_rows(*activations, x, m, w.cols);
   } else if (activations) {
     for (std::int64_t r = 0; r < m; ++r) {
-      fake_quantize_rows(*activations, std::span(x).subspan(static_cast<std::size_t>(r * w.cols), static_cast<std::size_t>(w.cols)), 1, w.cols);
+      fake_quantize_rows(*activations,
+                         std::span(x).subspan(static_cast<std::size_t>(r * w.cols), static_cast<std::size_t>(w.cols)),
+                         1, w.cols);
     }
   }
   std::vector<float> decoded(static_cast<std::size_t>(w.rows * w.cols));
@@ -42,7 +44,8 @@ std::vector<double> plain_product(const QuantizedTensor& w, std::vector<float> x
   for (std::int64_t r = 0; r < m; ++r) {
     for (std::int64_t n = 0; n < w.rows; ++n) {
       for (std::int64_t k = 0; k < w.cols; ++k) {
-        const double p = double{x[static_cast<std::size_t>(r * w.cols + k)]} * decoded[static_cast<std::size_t>(n * w.cols + k)];
+        const double p =
+            double{x[static_cast<std::size_t>(r * w.cols + k)]} * decoded[static_cast<std::size_t>(n * w.cols + k)];
         y[static_cast<std::size_t>(r * w.rows + n)] += p;
         magnitude[static_cast<std::size_t>(r * w.rows + n)] += std::fabs(p);
       }
@@ -51,7 +54,8 @@ std::vector<double> plain_product(const QuantizedTensor& w, std::vector<float> x
   return y;
 }
 
-std::vector<float> run(const PackedMatrix& w, const std::vector<float>& x, std::int64_t m, ThreadPool& pool, const float* bias = nullptr) {
+std::vector<float> run(const PackedMatrix& w, const std::vector<float>& x, std::int64_t m, ThreadPool& pool,
+                       const float* bias = nullptr) {
   Activations prepared;
   prepared.assign(x, m, w.cols(), w.activations(), pool);
   std::vector<float> y(static_cast<std::size_t>(m * w.rows()), -77.0F);
@@ -59,13 +63,53 @@ std::vector<float> run(const PackedMatrix& w, const std::vector<float>& x, std::
   return y;
 }
 
-const char* const kMatmulSchemes[] = {
-    "fp32", "bf16", "fp16", "fp8_e4m3:none", "fp8_e5m2:none", "e5m4:none", "e4m4:channel", "fp8_e4m3:channel", "fp8_e5m2:channel", "fp8_e3m4:channel",
-    "fp8_e4m3fnuz:channel", "fp8_e4m3:tensor", "fp8_e4m3:128x128", "fp8_e4m3:g32", "fp6_e3m2:g32", "fp6_e2m3:channel",
-    "int8:channel", "int8:channel:asym", "int8:tensor", "int7:g32", "int6:g64", "int6:g48:asym", "int5:g64", "int4:channel", "int4:g128", "int4:g64:asym",
-    "int4:g33", "int4:g16:asym", "int3:g64", "int3:g32:asym", "int2:g32", "int2:g32:asym", "nf4:g64", "nf4:channel", "mxfp4", "mxfp6", "mxfp8",
-    "mxfp8_e5m2", "nvfp4", "fp4_e2m1:channel", "e3m0:g32", "mxint8:g32:e8m0", "int8:g32:fp16", "int8:7x5", "int4:16x32"};
-const char* const kBlockTypes[] = {"q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_nl", "iq4_xs", "tq1_0", "tq2_0"};
+const char* const kMatmulSchemes[] = {"fp32",
+                                      "bf16",
+                                      "fp16",
+                                      "fp8_e4m3:none",
+                                      "fp8_e5m2:none",
+                                      "e5m4:none",
+                                      "e4m4:channel",
+                                      "fp8_e4m3:channel",
+                                      "fp8_e5m2:channel",
+                                      "fp8_e3m4:channel",
+                                      "fp8_e4m3fnuz:channel",
+                                      "fp8_e4m3:tensor",
+                                      "fp8_e4m3:128x128",
+                                      "fp8_e4m3:g32",
+                                      "fp6_e3m2:g32",
+                                      "fp6_e2m3:channel",
+                                      "int8:channel",
+                                      "int8:channel:asym",
+                                      "int8:tensor",
+                                      "int7:g32",
+                                      "int6:g64",
+                                      "int6:g48:asym",
+                                      "int5:g64",
+                                      "int4:channel",
+                                      "int4:g128",
+                                      "int4:g64:asym",
+                                      "int4:g33",
+                                      "int4:g16:asym",
+                                      "int3:g64",
+                                      "int3:g32:asym",
+                                      "int2:g32",
+                                      "int2:g32:asym",
+                                      "nf4:g64",
+                                      "nf4:channel",
+                                      "mxfp4",
+                                      "mxfp6",
+                                      "mxfp8",
+                                      "mxfp8_e5m2",
+                                      "nvfp4",
+                                      "fp4_e2m1:channel",
+                                      "e3m0:g32",
+                                      "mxint8:g32:e8m0",
+                                      "int8:g32:fp16",
+                                      "int8:7x5",
+                                      "int4:16x32"};
+const char* const kBlockTypes[] = {"q4_0", "q4_1", "q5_0", "q5_1",   "q8_0",   "q2_k",  "q3_k",
+                                   "q4_k", "q5_k", "q6_k", "iq4_nl", "iq4_xs", "tq1_0", "tq2_0"};
 
 struct Case {
   std::string weights, activations;
@@ -75,10 +119,12 @@ std::vector<Case> cases() {
   std::vector<Case> list;
   for (const char* scheme : kMatmulSchemes) list.push_back({scheme, ""});
   for (const char* scheme : kBlockTypes) list.push_back({scheme, ""});
-  for (const char* w : {"int8:channel", "int8:g64", "int8:channel:asym", "int4:g64", "int4:g64:asym", "int4:g33", "int2:g32", "fp8_e4m3:channel", "nf4:g64", "q4_0", "q8_0", "q4_k"}) {
+  for (const char* w : {"int8:channel", "int8:g64", "int8:channel:asym", "int4:g64", "int4:g64:asym", "int4:g33",
+                        "int2:g32", "fp8_e4m3:channel", "nf4:g64", "q4_0", "q8_0", "q4_k"}) {
     list.push_back({w, "int8:token"});
   }
-  for (const char* a : {"fp8_e4m3:token", "fp8_e5m2:token", "fp8_e4m3:g128", "int8:g32", "nvfp4", "mxfp8", "fp8_e4m3:tensor", "int4:token"}) {
+  for (const char* a : {"fp8_e4m3:token", "fp8_e5m2:token", "fp8_e4m3:g128", "int8:g32", "nvfp4", "mxfp8",
+                        "fp8_e4m3:tensor", "int4:token"}) {
     list.push_back({"fp8_e4m3:channel", a});
     list.push_back({"int4:g64:asym", a});
   }
@@ -109,7 +155,8 @@ TEST_P(Product, IsTheFormulaWithinRounding) {
       for (std::size_t i = 0; i < y.size(); ++i) {
         // Every term is rounded once where it is added (2^-24 a step, at most cols steps); asymmetric groups cancel.
         const double bound = (magnitude[i] * 4 + 1e-3) * static_cast<double>(cols + 8) * 0x1p-24;
-        ASSERT_NEAR(y[i], wanted[i], bound) << GetParam().weights << " x " << GetParam().activations << " " << rows << "x" << cols << " m " << m;
+        ASSERT_NEAR(y[i], wanted[i], bound)
+            << GetParam().weights << " x " << GetParam().activations << " " << rows << "x" << cols << " m " << m;
       }
     }
   }
@@ -131,7 +178,8 @@ TEST_P(Product, TheSameBitsFromEveryInstructionSetBatchAndThreadCount) {
           const std::vector<float> part(x.begin(), x.begin() + m * cols);
           const std::vector<float> y = run(packed, part, m, *pool, bias.data());
           ASSERT_EQ(std::memcmp(y.data(), wanted.data(), y.size() * sizeof(float)), 0)
-              << packed.kernel_name() << " " << GetParam().weights << " x " << GetParam().activations << " " << rows << "x" << cols << " m " << m;
+              << packed.kernel_name() << " " << GetParam().weights << " x " << GetParam().activations << " " << rows
+              << "x" << cols << " m " << m;
         }
       }
     }
@@ -147,7 +195,8 @@ TEST_P(Product, RowsDecodeAsTheScalarReferenceDoes) {
     for (std::int64_t r = 0; r < rows; ++r) {
       dequantize_rows(w, r, 1, wanted);
       packed.decode_row(r, got);
-      for (std::size_t i = 0; i < got.size(); ++i) ASSERT_EQ(got[i], wanted[i]) << GetParam().weights << " row " << r << " col " << i;
+      for (std::size_t i = 0; i < got.size(); ++i)
+        ASSERT_EQ(got[i], wanted[i]) << GetParam().weights << " row " << r << " col " << i;
     }
   }
 }
@@ -172,7 +221,12 @@ TEST(Matmul, ChunksOfRowsMakeTheSameMatrix) {
     const std::int64_t step = builder.row_alignment();
     for (std::int64_t first = (99 / step) * step; first >= 0; first -= step) {  // in any order
       const std::int64_t n = std::min(step, 100 - first);
-      builder.add_rows(first, quantize_rows(scheme, std::span(values).subspan(static_cast<std::size_t>(first * 64), static_cast<std::size_t>(n * 64)), n, 64, stats), pool);
+      builder.add_rows(
+          first,
+          quantize_rows(
+              scheme, std::span(values).subspan(static_cast<std::size_t>(first * 64), static_cast<std::size_t>(n * 64)),
+              n, 64, stats),
+          pool);
     }
     const PackedMatrix chunked = builder.finish();
     const PackedMatrix whole = pack_matrix(quantize_rows(scheme, values, 100, 64, stats), std::nullopt, pool);
@@ -205,7 +259,8 @@ TEST(Matmul, CodesThatAreNoNumbersAreRefused) {
 TEST(Matmul, ZeroAndNonFiniteRowsOfActivations) {
   ThreadPool pool(1);
   for (const char* activations : {"fp8_e4m3:token", "int8:token", "fp8_e4m3:g32"}) {
-    const PackedMatrix w = pack_matrix(make_weights(parse_scheme("int8:channel"), 20, 64, 2), parse_scheme(activations), pool);
+    const PackedMatrix w =
+        pack_matrix(make_weights(parse_scheme("int8:channel"), 20, 64, 2), parse_scheme(activations), pool);
     std::vector<float> x = normal_values(4 * 64, 3);
     std::fill(x.begin() + 64, x.begin() + 128, 0.0F);
     const std::vector<float> clean = run(w, x, 4, pool);
@@ -220,13 +275,16 @@ TEST(Matmul, ZeroAndNonFiniteRowsOfActivations) {
 TEST(Matmul, EveryKindHasAKernelInEveryInstructionSet) {
   for (const MatmulKernelInfo& kernel : matmul_kernels()) EXPECT_FALSE(kernel.covers.empty());
   for (const Isa isa : runnable_isas()) {
-    for (int kind = 0; kind < kWeightKinds; ++kind) EXPECT_TRUE(kernel_set(isa).product[kind] != nullptr || kernel_set(isa).integer[kind] != nullptr);
+    for (int kind = 0; kind < kWeightKinds; ++kind)
+      EXPECT_TRUE(kernel_set(isa).product[kind] != nullptr || kernel_set(isa).integer[kind] != nullptr);
   }
 }
 
 TEST(Matmul, PackedMatricesHoldNoFloats) {
   ThreadPool pool(1);
-  const auto bytes = [&](const char* scheme) { return pack_matrix(make_weights(parse_scheme(scheme), 64, 512, 1), std::nullopt, pool).bytes(); };
+  const auto bytes = [&](const char* scheme) {
+    return pack_matrix(make_weights(parse_scheme(scheme), 64, 512, 1), std::nullopt, pool).bytes();
+  };
   EXPECT_EQ(bytes("fp8_e4m3:channel:fp32"), 64U * 512 + 64 * 4);
   EXPECT_EQ(bytes("int4:g64:fp16"), 64U * 512 / 2 + 64 * 8 * 2);
   EXPECT_EQ(bytes("int4:g64:asym:fp16"), 64U * 512 / 2 + 64 * 8 * 3);

@@ -24,7 +24,7 @@ constexpr KindInfo kKinds[kWeightKinds] = {
     {"fp8_e5m2", 1, 16, "fp8_e5m2 and smaller formats inside it"},
     {"int8", 1, 16, "int8 to int5, mxint8, GGUF blocks of 5 to 8 bits"},
     {"lut8", 1, 16, "all other formats of 5 to 8 bits, by table"},
-    {"int4", 8, 64, "int4 to int2, fp4_e2m1 (mxfp4, nvfp4), GGUF blocks of up to 4 bits", {0, 4, 2, 6, 1, 5, 3, 7}},
+    {"int4", 8, 64, "int4 to int2, fp4_e2m1 (mxfp4, nvfp4), GGUF blocks of up to 4 bits", {0, 2, 1, 3, 4, 6, 5, 7}},
     {"lut4", 2, 16, "nf4 and other tables of 16"},
     {"int8_quads", 4, 64, "int8 weights with int8 activations", {0, 2, 1, 3}},
 };
@@ -80,7 +80,8 @@ Storage narrow_storage(const ElementFormat& element) {
   const auto use_table = [&](WeightKind kind, std::size_t entries) {
     s.kind = kind;
     s.table.resize(entries);
-    for (std::uint32_t code = 0; code < entries; ++code) s.table[code] = static_cast<float>(decode(element, code & mask));
+    for (std::uint32_t code = 0; code < entries; ++code)
+      s.table[code] = static_cast<float>(decode(element, code & mask));
   };
   const auto transcode_to = [&](WeightKind kind, const ElementFormat& format, float factor) {
     s.kind = kind;
@@ -104,7 +105,8 @@ Storage narrow_storage(const ElementFormat& element) {
       s.kind = WeightKind::n4i;
       s.factor = 1.0F / static_cast<float>(factor);
       std::array<int, 16> values{};
-      for (std::uint32_t code = 0; code < 16; ++code) values[code] = static_cast<int>(decode(element, code & mask) * factor);
+      for (std::uint32_t code = 0; code < 16; ++code)
+        values[code] = static_cast<int>(decode(element, code & mask) * factor);
       offset_table(s, values);
       return s;
     }
@@ -140,17 +142,22 @@ Storage choose_storage(const Scheme& scheme) {
   }
   const ElementFormat& element = scheme.element;
   if (element.bits <= 8) return narrow_storage(element);
-  if (element == bf16_format()) s.kind = WeightKind::bf16;
-  else if (element == fp16_format()) s.kind = WeightKind::f16;
-  else if (element.bits <= 16 && all_representable(element, bf16_format())) s.kind = WeightKind::bf16;
-  else if (element.bits <= 16 && all_representable(element, fp16_format())) s.kind = WeightKind::f16;
+  if (element == bf16_format())
+    s.kind = WeightKind::bf16;
+  else if (element == fp16_format())
+    s.kind = WeightKind::f16;
+  else if (element.bits <= 16 && all_representable(element, bf16_format()))
+    s.kind = WeightKind::bf16;
+  else if (element.bits <= 16 && all_representable(element, fp16_format()))
+    s.kind = WeightKind::f16;
   return s;
 }
 
 // The group length along K, or 0 where a row has one scale (or none).
 std::int64_t group_length(const Scheme& scheme, std::int64_t cols) {
   std::int64_t group = 0;
-  if (scheme.ggml) return ggml_affine(*scheme.ggml).group;  // blocks only: whoever opens a file gives f32, f16, bf16 as dense schemes
+  if (scheme.ggml)
+    return ggml_affine(*scheme.ggml).group;  // blocks only: whoever opens a file gives f32, f16, bf16 as dense schemes
   if (scheme.granularity == Granularity::group) group = scheme.group;
   if (scheme.granularity == Granularity::block) group = scheme.block_cols;
   return group >= cols ? 0 : group;
@@ -168,8 +175,10 @@ ScaleFormat scale_format(const Scheme& scheme) {
       case GgmlType::q5_0:
       case GgmlType::q5_1:
       case GgmlType::q8_0:
-      case GgmlType::iq4_nl: return ScaleFormat::f16;
-      default: return ScaleFormat::f32;
+      case GgmlType::iq4_nl:
+        return ScaleFormat::f16;
+      default:
+        return ScaleFormat::f32;
     }
   }
   if (scheme.is_dense()) return ScaleFormat::none;
@@ -182,12 +191,16 @@ ScaleFormat scale_format(const Scheme& scheme) {
 
 int scale_bytes(ScaleFormat format) {
   switch (format) {
-    case ScaleFormat::none: return 0;
-    case ScaleFormat::f32: return 4;
+    case ScaleFormat::none:
+      return 0;
+    case ScaleFormat::f32:
+      return 4;
     case ScaleFormat::bf16:
-    case ScaleFormat::f16: return 2;
+    case ScaleFormat::f16:
+      return 2;
     case ScaleFormat::e8m0:
-    case ScaleFormat::e4m3: return 1;
+    case ScaleFormat::e4m3:
+      return 1;
   }
   return 0;
 }
@@ -196,15 +209,22 @@ float load_scale(ScaleFormat format, const std::byte* trailer, std::int64_t lane
   std::uint16_t half = 0;
   float value = 1.0F;
   switch (format) {
-    case ScaleFormat::none: break;
-    case ScaleFormat::f32: std::memcpy(&value, trailer + lane * 4, 4); break;
+    case ScaleFormat::none:
+      break;
+    case ScaleFormat::f32:
+      std::memcpy(&value, trailer + lane * 4, 4);
+      break;
     case ScaleFormat::bf16:
     case ScaleFormat::f16:
       std::memcpy(&half, trailer + lane * 2, 2);
       value = format == ScaleFormat::bf16 ? bf16_to_float(half) : fp16_to_float(half);
       break;
-    case ScaleFormat::e8m0: value = std::ldexp(1.0F, static_cast<int>(trailer[lane]) - 127); break;
-    case ScaleFormat::e4m3: value = static_cast<float>(decode(fp8_e4m3_format(), static_cast<std::uint32_t>(trailer[lane]))); break;
+    case ScaleFormat::e8m0:
+      value = std::ldexp(1.0F, static_cast<int>(trailer[lane]) - 127);
+      break;
+    case ScaleFormat::e4m3:
+      value = static_cast<float>(decode(fp8_e4m3_format(), static_cast<std::uint32_t>(trailer[lane])));
+      break;
   }
   return value;
 }
@@ -212,22 +232,31 @@ float load_scale(ScaleFormat format, const std::byte* trailer, std::int64_t lane
 void store_scale(ScaleFormat format, std::byte* trailer, std::int64_t lane, float value) {
   std::uint16_t half = 0;
   switch (format) {
-    case ScaleFormat::none: return;
-    case ScaleFormat::f32: std::memcpy(trailer + lane * 4, &value, 4); break;
+    case ScaleFormat::none:
+      return;
+    case ScaleFormat::f32:
+      std::memcpy(trailer + lane * 4, &value, 4);
+      break;
     case ScaleFormat::bf16:
     case ScaleFormat::f16:
       half = format == ScaleFormat::bf16 ? float_to_bf16(value) : float_to_fp16(value);
       std::memcpy(trailer + lane * 2, &half, 2);
       break;
-    case ScaleFormat::e8m0: trailer[lane] = static_cast<std::byte>(std::ilogb(value) + 127); break;
-    case ScaleFormat::e4m3: trailer[lane] = static_cast<std::byte>(encode(fp8_e4m3_format(), value)); break;
+    case ScaleFormat::e8m0:
+      trailer[lane] = static_cast<std::byte>(std::ilogb(value) + 127);
+      break;
+    case ScaleFormat::e4m3:
+      trailer[lane] = static_cast<std::byte>(encode(fp8_e4m3_format(), value));
+      break;
   }
   HT_CHECK(load_scale(format, trailer, lane) == value);  // scales are exact values of their format
 }
 
 }  // namespace
 
-const KindInfo& kind_info(WeightKind kind) { return kKinds[static_cast<int>(kind)]; }
+const KindInfo& kind_info(WeightKind kind) {
+  return kKinds[static_cast<int>(kind)];
+}
 
 std::int64_t PackedMatrix::Data::trailer_bytes() const {
   const int low = minimum == MinimumKind::none ? 0 : minimum == MinimumKind::zero_point ? 1 : 4;
@@ -264,12 +293,22 @@ PackedMatrix::~PackedMatrix() = default;
 PackedMatrix::PackedMatrix(PackedMatrix&&) noexcept = default;
 PackedMatrix& PackedMatrix::operator=(PackedMatrix&&) noexcept = default;
 
-std::int64_t PackedMatrix::rows() const { return data_->rows; }
-std::int64_t PackedMatrix::cols() const { return data_->cols; }
-const Scheme& PackedMatrix::scheme() const { return data_->scheme; }
-const std::optional<Scheme>& PackedMatrix::activations() const { return data_->activations; }
+std::int64_t PackedMatrix::rows() const {
+  return data_->rows;
+}
+std::int64_t PackedMatrix::cols() const {
+  return data_->cols;
+}
+const Scheme& PackedMatrix::scheme() const {
+  return data_->scheme;
+}
+const std::optional<Scheme>& PackedMatrix::activations() const {
+  return data_->activations;
+}
 
-std::size_t PackedMatrix::bytes() const { return static_cast<std::size_t>(data_->tiles * data_->tile_bytes); }
+std::size_t PackedMatrix::bytes() const {
+  return static_cast<std::size_t>(data_->tiles * data_->tile_bytes);
+}
 
 std::string PackedMatrix::kernel_name() const {
   return fmt::format("{}{}.{}", kind_info(data_->kind).name, data_->integer ? "_int8" : "", isa_name(data_->isa));
@@ -294,7 +333,9 @@ void PackedMatrix::decode_row(std::int64_t row, std::span<float> out) const {
       const std::byte* step = at + k / kind.step * kind.step_bytes;
       float value = 0;
       switch (d.kind) {
-        case WeightKind::f32: std::memcpy(&value, step + lane * 4, 4); break;
+        case WeightKind::f32:
+          std::memcpy(&value, step + lane * 4, 4);
+          break;
         case WeightKind::bf16:
         case WeightKind::f16: {
           std::uint16_t code;
@@ -307,12 +348,24 @@ void PackedMatrix::decode_row(std::int64_t row, std::span<float> out) const {
           value = fp16_to_float(static_cast<std::uint16_t>(wide << 7 & 0xBF80U));
           break;
         }
-        case WeightKind::e5m2: value = fp16_to_float(static_cast<std::uint16_t>(static_cast<std::uint8_t>(step[lane]) << 8)); break;
-        case WeightKind::i8: value = static_cast<std::int8_t>(step[lane]); break;
-        case WeightKind::lut8: value = d.table[static_cast<std::uint8_t>(step[lane])]; break;
-        case WeightKind::n4i: value = d.table16[static_cast<std::uint8_t>(step[lane * 4 + k % 8 / 2]) >> (k % 2 * 4) & 15]; break;
-        case WeightKind::n4f: value = d.table[static_cast<std::uint8_t>(step[lane]) >> (k % 2 * 4) & 15]; break;
-        case WeightKind::i8x4: value = static_cast<std::uint8_t>(step[lane * 4 + k % 4]); break;
+        case WeightKind::e5m2:
+          value = fp16_to_float(static_cast<std::uint16_t>(static_cast<std::uint8_t>(step[lane]) << 8));
+          break;
+        case WeightKind::i8:
+          value = static_cast<std::int8_t>(step[lane]);
+          break;
+        case WeightKind::lut8:
+          value = d.table[static_cast<std::uint8_t>(step[lane])];
+          break;
+        case WeightKind::n4i:
+          value = d.table16[static_cast<std::uint8_t>(step[lane * 4 + k % 4]) >> (k % 8 / 4 * 4) & 15];
+          break;
+        case WeightKind::n4f:
+          value = d.table[static_cast<std::uint8_t>(step[lane]) >> (k % 2 * 4) & 15];
+          break;
+        case WeightKind::i8x4:
+          value = static_cast<std::uint8_t>(step[lane * 4 + k % 4]);
+          break;
       }
       // All steps but the product with the scale and the last sum are exact.
       value = (value - zero) * d.factor * scale;
@@ -363,7 +416,9 @@ PackedMatrixBuilder::PackedMatrixBuilder(std::int64_t rows, std::int64_t cols, c
 
 PackedMatrixBuilder::~PackedMatrixBuilder() = default;
 
-std::int64_t PackedMatrixBuilder::row_alignment() const { return std::lcm(kTileRows, row_multiple(data_->scheme)); }
+std::int64_t PackedMatrixBuilder::row_alignment() const {
+  return std::lcm(kTileRows, row_multiple(data_->scheme));
+}
 
 namespace {
 
@@ -378,7 +433,7 @@ void put_bytes(PackedMatrix::Data& d, std::int64_t row, std::span<const std::uin
     switch (d.kind) {
       case WeightKind::n4i:
         for (std::int64_t k = 0; k < length; ++k) {
-          at[k / 8 * 64 + lane * 4 + k % 8 / 2] |= static_cast<std::byte>(code[k] << (k % 2 * 4));
+          at[k / 8 * 64 + lane * 4 + k % 4] |= static_cast<std::byte>(code[k] << (k % 8 / 4 * 4));
         }
         break;
       case WeightKind::n4f:
@@ -387,7 +442,8 @@ void put_bytes(PackedMatrix::Data& d, std::int64_t row, std::span<const std::uin
         }
         break;
       case WeightKind::i8x4:
-        for (std::int64_t k = 0; k < length; ++k) at[k / 4 * 64 + lane * 4 + k % 4] = static_cast<std::byte>(code[k] ^ 0x80);
+        for (std::int64_t k = 0; k < length; ++k)
+          at[k / 4 * 64 + lane * 4 + k % 4] = static_cast<std::byte>(code[k] ^ 0x80);
         break;
       default:
         for (std::int64_t k = 0; k < length; ++k) at[k * 16 + lane] = static_cast<std::byte>(code[k]);
@@ -410,7 +466,8 @@ void put_wide(PackedMatrix::Data& d, std::int64_t row, std::span<const T> values
 }
 
 [[noreturn]] void refuse(const Scheme& scheme, std::int64_t row, std::int64_t col) {
-  fail(ErrorKind::bad_input, "a {} matrix holds a code or scale that is no finite FP32 number (row {}, column {})", to_string(scheme), row, col);
+  fail(ErrorKind::bad_input, "a {} matrix holds a code or scale that is no finite FP32 number (row {}, column {})",
+       to_string(scheme), row, col);
 }
 
 }  // namespace
@@ -443,24 +500,29 @@ void PackedMatrixBuilder::add_rows(std::int64_t first, const QuantizedTensor& ch
       // Segments with scales of their own, or the one of the whole row.
       const std::int64_t cells = d.scale_at_end ? 1 : d.segments, lane = row % kTileRows;
       const auto put_low = [&](std::byte* trailer, auto value) {
-        std::memcpy(trailer + kTileRows * scale_bytes(d.scale) + lane * static_cast<std::int64_t>(sizeof value), &value, sizeof value);
+        std::memcpy(trailer + kTileRows * scale_bytes(d.scale) + lane * static_cast<std::int64_t>(sizeof value), &value,
+                    sizeof value);
       };
       if (ggml) {
-        ggml_decode_affine(*d.scheme.ggml, chunk.codes.subspan(static_cast<std::size_t>(r) * ggml_row_bytes, ggml_row_bytes), codes, scales, minimums);
+        ggml_decode_affine(*d.scheme.ggml,
+                           chunk.codes.subspan(static_cast<std::size_t>(r) * ggml_row_bytes, ggml_row_bytes), codes,
+                           scales, minimums);
         for (std::size_t k = 0; k < cols; ++k) {
           stored[k] = static_cast<std::uint8_t>(d.kind == WeightKind::n4i ? codes[k] - affine.code_low : codes[k]);
         }
         put_bytes(d, row, stored);
         for (std::int64_t s = 0; s < d.segments; ++s) {
           const float scale = scales[static_cast<std::size_t>(s)];
-          if (!std::isfinite(scale) || (affine.has_minimum && !std::isfinite(minimums[static_cast<std::size_t>(s)]))) refuse(d.scheme, row, s * d.segment);
+          if (!std::isfinite(scale) || (affine.has_minimum && !std::isfinite(minimums[static_cast<std::size_t>(s)])))
+            refuse(d.scheme, row, s * d.segment);
           std::byte* trailer = d.trailer(row / kTileRows, s);
           store_scale(d.scale, trailer, lane, scale);
           if (affine.has_minimum) put_low(trailer, minimums[static_cast<std::size_t>(s)]);
         }
         continue;
       }
-      const std::byte* source = chunk.codes.data() + static_cast<std::size_t>(r) * cols * static_cast<std::size_t>(chunk.code_bytes());
+      const std::byte* source =
+          chunk.codes.data() + static_cast<std::size_t>(r) * cols * static_cast<std::size_t>(chunk.code_bytes());
       if (chunk.code_bytes() == 1) {
         for (std::size_t k = 0; k < cols; ++k) {
           const auto byte = static_cast<std::uint8_t>(source[k]);
@@ -480,15 +542,18 @@ void PackedMatrixBuilder::add_rows(std::int64_t first, const QuantizedTensor& ch
         wide.resize(cols);
         for (std::size_t k = 0; k < cols; ++k) {
           std::uint32_t code = 0;
-          std::memcpy(&code, source + k * static_cast<std::size_t>(chunk.code_bytes()), static_cast<std::size_t>(chunk.code_bytes()));
-          wide[k] = d.scheme.element == fp32_format() ? std::bit_cast<float>(code) : static_cast<float>(decode(d.scheme.element, code));
+          std::memcpy(&code, source + k * static_cast<std::size_t>(chunk.code_bytes()),
+                      static_cast<std::size_t>(chunk.code_bytes()));
+          wide[k] = d.scheme.element == fp32_format() ? std::bit_cast<float>(code)
+                                                      : static_cast<float>(decode(d.scheme.element, code));
           if (!std::isfinite(wide[k])) refuse(d.scheme, row, static_cast<std::int64_t>(k));
         }
         if (d.kind == WeightKind::f32) {
           put_wide<float>(d, row, wide);
         } else {
           std::vector<std::uint16_t> values(cols);
-          for (std::size_t k = 0; k < cols; ++k) values[k] = d.kind == WeightKind::bf16 ? float_to_bf16(wide[k]) : float_to_fp16(wide[k]);
+          for (std::size_t k = 0; k < cols; ++k)
+            values[k] = d.kind == WeightKind::bf16 ? float_to_bf16(wide[k]) : float_to_fp16(wide[k]);
           put_wide<std::uint16_t>(d, row, values);
         }
       }
