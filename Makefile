@@ -44,8 +44,8 @@ bench: release
 lint:
 	@tools/install_dependencies.sh --lint
 	git ls-files '*.h' '*.cc' | xargs clang-format --dry-run -Werror
-	cmake --preset release
-	git ls-files 'src/**/*.cc' | grep -v -e _avx -e _fuzz -e _bench | xargs -P $(JOBS) -n 4 clang-tidy -p build/release --quiet
+	cmake --preset separate
+	git ls-files 'src/**/*.cc' | grep -v -e _avx -e _fuzz -e _bench | xargs -P $(JOBS) -n 4 clang-tidy -p build/separate --quiet
 
 format:
 	@tools/install_dependencies.sh --lint

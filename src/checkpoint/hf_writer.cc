@@ -46,35 +46,48 @@ bool reserve(const fs::path& path, std::uint64_t bytes) {
 
 }  // namespace
 
-HfLayout hf_layout(std::vector<TensorInfo> tensors, const HfWriterOptions& options) {
+HfLayout hf_layout(std::vector<TensorInfo> tensors, const HfWriterOptions& options,
+                   std::span<const std::size_t> groups) {
+  HT_CHECK(groups.empty() || groups.size() == tensors.size());
   HfLayout layout;
   layout.tensors = std::move(tensors);
-  std::vector<std::vector<TensorInfo>> shards(1);
+  std::vector<std::vector<std::size_t>> shards(1);  // positions in layout.tensors
   std::uint64_t filled = 0;
-  for (const TensorInfo& info : layout.tensors) {
-    if (!shards.back().empty() && info.bytes > options.max_shard_bytes - std::min(filled, options.max_shard_bytes)) {
+  for (std::size_t first = 0, end = 0; first < layout.tensors.size(); first = end) {
+    std::uint64_t bytes = 0;
+    do {
+      bytes += layout.tensors[end++].bytes;
+    } while (!groups.empty() && end < groups.size() && groups[end] == groups[first]);
+    if (!shards.back().empty() && bytes > options.max_shard_bytes - std::min(filled, options.max_shard_bytes)) {
       shards.emplace_back();
       filled = 0;
     }
-    layout.places.push_back({shards.size() - 1, filled});
-    shards.back().push_back(info);
-    filled += info.bytes;
-    layout.total_size += info.bytes;
+    for (std::size_t i = first; i < end; ++i) shards.back().push_back(i);
+    filled += bytes;
+    layout.total_size += bytes;
   }
+  layout.places.resize(layout.tensors.size());
   for (std::size_t s = 0; s < shards.size(); ++s) {
+    std::stable_sort(shards[s].begin(), shards[s].end(), [&](std::size_t a, std::size_t b) {
+      return dtype_bits(layout.tensors[a].dtype) > dtype_bits(layout.tensors[b].dtype);
+    });
     HfShard shard;
     shard.name = shards.size() == 1 ? std::string("model.safetensors")
                                     : fmt::format("model-{:05}-of-{:05}.safetensors", s + 1, shards.size());
-    shard.header = safetensors_header(shards[s], options.metadata);
+    std::vector<TensorInfo> infos;
+    for (const std::size_t i : shards[s]) infos.push_back(layout.tensors[i]);
+    shard.header = safetensors_header(infos, options.metadata);
     shard.bytes = shard.header.size();
-    for (const TensorInfo& info : shards[s]) shard.bytes += info.bytes;
+    for (const std::size_t i : shards[s]) {
+      layout.places[i] = {s, shard.bytes};
+      shard.bytes += layout.tensors[i].bytes;
+    }
     layout.disk_bytes += shard.bytes;
     layout.shards.push_back(std::move(shard));
   }
   std::map<std::string, std::string> weight_map;
   for (std::size_t i = 0; i < layout.tensors.size(); ++i) {
     const HfShard& shard = layout.shards[layout.places[i].shard];
-    layout.places[i].offset += shard.header.size();
     layout.tensors[i].file = shard.name;
     if (!weight_map.emplace(layout.tensors[i].name, shard.name).second) {
       fail(ErrorKind::bad_input, "tensor '{}': the name occurs twice", layout.tensors[i].name);

@@ -43,9 +43,12 @@ struct HfLayout {
   std::uint64_t disk_bytes = 0;     // of all files, the index included
 };
 
-// Tensors keep the given order; a new shard begins where the next tensor would not fit. Error(bad_input) for a name
+// Tensors go to the shards in the given order; a new shard begins where the next group would not fit. `groups`: one
+// number a tensor, neighbours with the same number stay in one shard (a weight and its scales); empty: every tensor is
+// a group. Within a shard the widest dtypes come first, so that every tensor is aligned. Error(bad_input) for a name
 // that occurs twice, is "__metadata__" or is not UTF-8.
-HfLayout hf_layout(std::vector<TensorInfo> tensors, const HfWriterOptions& options = {});
+HfLayout hf_layout(std::vector<TensorInfo> tensors, const HfWriterOptions& options = {},
+                   std::span<const std::size_t> groups = {});
 
 class HfWriter {
  public:

@@ -98,7 +98,7 @@ void plan_quality(const Options& options, const Checkpoint& source, QuantizeOpti
     return;
   }
   if (!source.model) {
-    if (!job.recipe.gate.empty()) fail(ErrorKind::unsupported, "the quality gate needs to run the model: {}", source.model_refusal);
+    if (!job.recipe.gate.empty()) fail(source.model_refusal_kind, "the quality gate needs to run the model: {}", source.model_refusal);
     progress.note("quality is not measured: " + source.model_refusal);
     return;
   }

@@ -9,84 +9,19 @@
 
 #include "base/error.h"
 #include "base/random.h"
+#include "model/testing_model.h"
 
 namespace halftone {
 namespace {
 
-// A tiny Llama with random weights, the second one a little different.
-class RandomWeights final : public WeightSource {
- public:
-  RandomWeights(const ModelConfig& config, float noise) {
-    const std::int64_t q = config.heads * config.head_dim, kv = config.kv_heads * config.head_dim;
-    add("model.embed_tokens", config.vocabulary, config.hidden, noise);
-    for (std::size_t i = 0; i < config.layers.size(); ++i) {
-      const std::string p = "model.layers." + std::to_string(i) + ".";
-      add(p + "self_attn.q_proj", q, config.hidden, noise);
-      add(p + "self_attn.k_proj", kv, config.hidden, noise);
-      add(p + "self_attn.v_proj", kv, config.hidden, noise);
-      add(p + "self_attn.o_proj", config.hidden, q, noise);
-      add(p + "mlp.gate_proj", config.ffn, config.hidden, noise);
-      add(p + "mlp.up_proj", config.ffn, config.hidden, noise);
-      add(p + "mlp.down_proj", config.hidden, config.ffn, noise);
-    }
-    hidden_ = config.hidden;
+// small_config's weights, every one off by `noise` (standard deviation).
+MapWeights noisy_weights(const ModelConfig& config, float noise) {
+  MapWeights weights = random_weights(config, 11);
+  CounterRng rng(12);
+  for (auto& [name, matrix] : weights.matrices) {
+    for (float& v : matrix.values) v += noise * rng.next_normal();
   }
-
-  std::optional<WeightInfo> find(std::string_view module) const override {
-    const auto found = matrices_.find(std::string(module));
-    if (found == matrices_.end()) return std::nullopt;
-    WeightInfo info;
-    info.module = found->first;
-    info.rows = found->second.rows;
-    info.cols = found->second.cols;
-    return info;
-  }
-
-  QuantizedTensor rows(const WeightInfo& info, std::int64_t first, std::int64_t count) const override {
-    const Matrix& matrix = matrices_.at(info.module);
-    QuantizedTensor tensor;
-    tensor.rows = count;
-    tensor.cols = matrix.cols;
-    tensor.codes = std::as_bytes(std::span(matrix.values).subspan(static_cast<std::size_t>(first * matrix.cols),
-                                                                  static_cast<std::size_t>(count * matrix.cols)));
-    return tensor;
-  }
-
-  std::optional<std::vector<float>> vector(std::string_view name) const override {
-    if (name.find("norm.weight") == std::string_view::npos) return std::nullopt;
-    return std::vector<float>(static_cast<std::size_t>(hidden_), 1.0F);
-  }
-
- private:
-  struct Matrix {
-    std::int64_t rows, cols;
-    std::vector<float> values;
-  };
-  void add(const std::string& name, std::int64_t rows, std::int64_t cols, float noise) {
-    Matrix matrix{rows, cols, std::vector<float>(static_cast<std::size_t>(rows * cols))};
-    CounterRng rng(11, std::hash<std::string>{}(name)), extra(12, std::hash<std::string>{}(name));
-    for (float& v : matrix.values) v = 0.2F * rng.next_normal() + noise * extra.next_normal();
-    matrices_.emplace(name, std::move(matrix));
-  }
-  std::map<std::string, Matrix> matrices_;
-  std::int64_t hidden_ = 0;
-};
-
-ModelConfig tiny_config() {
-  ModelConfig config;
-  config.architecture = "llama";
-  config.vocabulary = 61;
-  config.hidden = 32;
-  config.ffn = 48;
-  config.heads = 4;
-  config.kv_heads = 2;
-  config.head_dim = 8;
-  config.context = 64;
-  config.layers.resize(2);
-  config.tied_head = true;
-  config.attention_scale = 1.0F / std::sqrt(8.0F);
-  config.rope.dim = 8;
-  return config;
+  return weights;
 }
 
 std::vector<std::int32_t> random_text(std::size_t n, std::int64_t vocabulary) {
@@ -114,9 +49,9 @@ std::vector<double> log_probabilities(const Model& model, std::span<const std::i
 class Divergence : public testing::Test {
  protected:
   ThreadPool pool{2};
-  ModelConfig config = tiny_config();
-  Model reference{config, RandomWeights(config, 0.0F), pool};
-  Model candidate{config, RandomWeights(config, 0.03F), pool};
+  ModelConfig config = small_config();
+  Model reference{config, noisy_weights(config, 0.0F), pool};
+  Model candidate{config, noisy_weights(config, 0.03F), pool};
 };
 
 TEST_F(Divergence, EqualsThePlainFormulas) {

@@ -532,6 +532,7 @@ GgufImport import_gguf(std::shared_ptr<const GgufFile> file) {
     } catch (const Error& error) {
       out.config = Json{{"model_type", std::string(architecture->model_type)}};
       out.refusal = error.what();
+      out.refusal_kind = error.kind();
     }
   }
   try {

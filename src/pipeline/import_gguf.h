@@ -8,6 +8,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/error.h"
 #include "checkpoint/gguf.h"
 #include "tensor/source.h"
 #include "text/tokenizer.h"
@@ -20,6 +21,7 @@ struct GgufImport {
   std::shared_ptr<const TensorSource> tensors;
   nlohmann::ordered_json config;  // loads in transformers; of an unknown architecture only its name
   std::string refusal;            // why config cannot be complete; empty if it is
+  ErrorKind refusal_kind = ErrorKind::unsupported;
   std::optional<GgufVocabulary> vocabulary;
   std::optional<std::string> chat_template;
   std::vector<std::string> notes;

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "checkpoint/hf_writer.h"
 #include "checkpoint/safetensors.h"
 #include "pipeline/stored_config.h"
 
@@ -125,56 +126,32 @@ StoredMethod pick_method(const std::vector<StoredModule>& modules, const Quantiz
   return method;
 }
 
-// Items to shards in order; within a shard the widest dtypes first, so that every tensor is aligned.
+// Where every tensor stands; what belongs to one item stays in one shard.
 void place(JobLayout& layout, std::uint64_t shard_bytes) {
-  std::vector<std::vector<OutputTensor*>> shards(1);
-  std::uint64_t filled = 0, total = 0;
+  std::vector<TensorInfo> infos;
+  std::vector<std::size_t> groups;
+  for (std::size_t i = 0; i < layout.items.size(); ++i) {
+    for (const OutputTensor& output : layout.items[i].outputs) {
+      infos.push_back(output.info);
+      groups.push_back(i);
+    }
+  }
+  HfWriterOptions options;
+  options.max_shard_bytes = shard_bytes;
+  HfLayout places = hf_layout(std::move(infos), options, groups);
+  std::size_t next = 0;
   for (JobItem& item : layout.items) {
-    const std::uint64_t bytes = item.bytes();
-    if (!shards.back().empty() && filled + bytes > shard_bytes) {
-      shards.emplace_back();
-      filled = 0;
-    }
-    filled += bytes;
-    total += bytes;
     for (OutputTensor& output : item.outputs) {
-      output.file = shards.size() - 1;
-      shards.back().push_back(&output);
+      output = {std::move(places.tensors[next]), places.places[next].shard, places.places[next].offset};
+      ++next;
     }
   }
-  std::map<std::string, std::string> weight_map;
-  for (std::size_t s = 0; s < shards.size(); ++s) {
-    std::vector<OutputTensor*>& tensors = shards[s];
-    std::stable_sort(tensors.begin(), tensors.end(), [](const OutputTensor* a, const OutputTensor* b) {
-      return dtype_bits(a->info.dtype) > dtype_bits(b->info.dtype);
-    });
-    OutputFileLayout file;
-    file.name = shards.size() == 1 ? std::string("model.safetensors")
-                                   : fmt::format("model-{:05}-of-{:05}.safetensors", s + 1, shards.size());
-    std::vector<TensorInfo> infos;
-    for (OutputTensor* tensor : tensors) {
-      tensor->info.file = file.name;
-      infos.push_back(tensor->info);
-      weight_map[tensor->info.name] = file.name;
-    }
-    file.header = safetensors_header(infos);
-    file.bytes = file.header.size();
-    for (OutputTensor* tensor : tensors) {
-      tensor->offset = file.bytes;
-      file.bytes += tensor->info.bytes;
-    }
-    layout.plan.output_bytes += file.bytes;
-    layout.files.push_back(std::move(file));
-  }
-  if (shards.size() > 1) {
-    Json index;
-    index["metadata"] = {{"total_size", total}};
-    index["weight_map"] = Json(weight_map);
-    layout.index_json = index.dump(2) + "\n";
-    layout.plan.output_bytes += layout.index_json.size();
-  }
-  layout.plan.bits_per_weight =
-      layout.plan.parameters > 0 ? 8.0 * static_cast<double>(total) / static_cast<double>(layout.plan.parameters) : 0.0;
+  layout.files = std::move(places.shards);
+  layout.index_json = std::move(places.index_json);
+  layout.plan.output_bytes += places.disk_bytes;
+  layout.plan.bits_per_weight = layout.plan.parameters > 0 ? 8.0 * static_cast<double>(places.total_size) /
+                                                                 static_cast<double>(layout.plan.parameters)
+                                                           : 0.0;
 }
 
 std::string torch_name(const ElementFormat& element) {
@@ -315,6 +292,14 @@ JobLayout lay_out(const Checkpoint& source, const QuantizeOptions& options, int 
     if (!table_quantized) dense_linears.emplace_back("lm_head");
   }
   place(layout, std::max<std::uint64_t>(1, options.shard_bytes));
+  if (!options.recipe.kv_cache.empty() && layout.method != StoredMethod::halftone) {
+    plan.notes.push_back(fmt::format(
+        "kv_cache {} of the recipe is not stored: {}; give --kv {} when the model runs", options.recipe.kv_cache,
+        layout.method == StoredMethod::none
+            ? "the output is not quantized"
+            : "compressed-tensors describes only caches with calibrated scales of each tensor, ours has one of each vector",
+        options.recipe.kv_cache));
+  }
   layout.config = output_config(source, layout, modules, dense_linears, options, untie);
 
   // Memory: what is resident now, room for the allocator and the report, and the chunks under way.

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/hf_writer.h"
 #include "pipeline/quantize_job.h"
 #include "pipeline/stored.h"
 
@@ -26,17 +27,11 @@ struct JobItem {
   std::uint64_t bytes() const;
 };
 
-struct OutputFileLayout {
-  std::string name;
-  std::string header;
-  std::uint64_t bytes = 0;
-};
-
 struct JobLayout {
   Plan plan;
   StoredMethod method = StoredMethod::none;
   std::vector<JobItem> items;  // in the order of work
-  std::vector<OutputFileLayout> files;
+  std::vector<HfShard> files;
   std::string index_json;               // empty with one file
   nlohmann::ordered_json config;        // of the output; null if there is none to write
   std::uint64_t base_bytes = 0;         // resident beside the chunks

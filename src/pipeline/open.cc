@@ -105,6 +105,7 @@ void bind_model(Checkpoint& checkpoint) {
   if (checkpoint.config.is_null()) {
     checkpoint.model_refusal = fmt::format("{}: there is no config.json, so the architecture is not known",
                                            checkpoint.path.string());
+    checkpoint.model_refusal_kind = ErrorKind::bad_input;
     return;
   }
   try {
@@ -120,6 +121,7 @@ void bind_model(Checkpoint& checkpoint) {
   } catch (const Error& error) {
     checkpoint.model.reset();
     checkpoint.model_refusal = error.what();
+    checkpoint.model_refusal_kind = error.kind();
   }
 }
 
@@ -130,6 +132,7 @@ void open_gguf(const fs::path& path, Checkpoint& out) {
   out.tensors = std::move(import.tensors);
   out.config = std::move(import.config);
   out.model_refusal = std::move(import.refusal);
+  out.model_refusal_kind = import.refusal_kind;
   out.gguf_vocabulary = std::move(import.vocabulary);
   out.chat_template = std::move(import.chat_template);
   out.notes = std::move(import.notes);
@@ -219,7 +222,7 @@ std::unique_ptr<Tokenizer> open_tokenizer(const Checkpoint& checkpoint) {
 
 const ModelConfig& runnable_config(const Checkpoint& checkpoint) {
   if (!checkpoint.model) {
-    fail(ErrorKind::unsupported, "{}: cannot be run: {}", checkpoint.path.string(), checkpoint.model_refusal);
+    fail(checkpoint.model_refusal_kind, "{}: cannot be run: {}", checkpoint.path.string(), checkpoint.model_refusal);
   }
   return *checkpoint.model;
 }

@@ -11,6 +11,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/error.h"
 #include "base/threads.h"
 #include "model/config.h"
 #include "tensor/source.h"
@@ -30,6 +31,7 @@ struct Checkpoint {
 
   std::optional<ModelConfig> model;  // nullopt: cannot be run; model_refusal says why (quantize still works)
   std::string model_refusal;
+  ErrorKind model_refusal_kind = ErrorKind::unsupported;  // bad_input: its description is damaged or incomplete
 
   // Small files that an output directory carries along byte for byte (tokenizer.json, generation_config.json, templates);
   // for GGUF made from its metadata.
@@ -43,6 +45,6 @@ struct Checkpoint {
 Checkpoint open_checkpoint(const std::filesystem::path& path);
 
 std::unique_ptr<Tokenizer> open_tokenizer(const Checkpoint& checkpoint);  // Error(bad_input) if it has none
-const ModelConfig& runnable_config(const Checkpoint& checkpoint);         // Error(unsupported) with model_refusal
+const ModelConfig& runnable_config(const Checkpoint& checkpoint);         // Error(model_refusal_kind) with model_refusal
 
 }  // namespace halftone

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
 
 #include "base/error.h"
 #include "base/testing.h"
@@ -195,6 +196,29 @@ TEST(OpenCheckpoint, BareSafetensorsTakeTheConfigBesideThem) {
   EXPECT_TRUE(bare.config.is_null());
   EXPECT_THAT(bare.model_refusal, HasSubstr("config.json"));
   EXPECT_TRUE(bare.weights->find("model.layers.0.mlp.up_proj"));
+}
+
+// Exit 3 for a description that is damaged or incomplete, with the field; exit 4 for a sound one that nothing here runs.
+TEST(OpenCheckpoint, ADamagedDescriptionIsBadInputAndAForeignOneUnsupported) {
+  const auto refusal = [](const std::function<void(Json&)>& change, ErrorKind kind) {
+    const TempFolder folder;
+    Copy copy("llama_tied");
+    change(copy.config);
+    copy.write(folder.path());
+    const Checkpoint checkpoint = open_checkpoint(folder.path());
+    return message_of([&] { runnable_config(checkpoint); }, kind);
+  };
+  for (const char* field : {"hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size"}) {
+    EXPECT_THAT(refusal([&](Json& config) { config.erase(field); }, ErrorKind::bad_input), HasSubstr(field));
+    for (const Json& value : {Json("many"), Json(-1), Json(0), Json(1.5), Json::array(), Json(true)}) {
+      EXPECT_THAT(refusal([&](Json& config) { config[field] = value; }, ErrorKind::bad_input), HasSubstr(field));
+    }
+  }
+  EXPECT_THAT(refusal([](Json& config) { config.erase("model_type"), config.erase("architectures"); }, ErrorKind::bad_input),
+              HasSubstr("model_type"));
+  EXPECT_THAT(refusal([](Json& config) { config["rope_scaling"] = {{"rope_type", "spiral"}, {"factor", 2.0}}; },
+                      ErrorKind::unsupported),
+              HasSubstr("spiral"));
 }
 
 TEST(OpenCheckpoint, SidecarsGiveTemplateEndTokensAndTokenizer) {

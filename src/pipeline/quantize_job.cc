@@ -166,7 +166,7 @@ bool is_complete(const fs::path& output, const JobLayout& layout, const std::str
   if (!fs::is_regular_file(output / "report.json", error)) return false;
   report = Json::parse(read_text_file(output / "report.json"), nullptr, false);
   if (report.is_discarded() || !report.is_object() || report.value("fingerprint", "") != fingerprint) return false;
-  for (const OutputFileLayout& file : layout.files) {
+  for (const HfShard& file : layout.files) {
     if (fs::file_size(output / file.name, error) != file.bytes || error) return false;
   }
   return true;
@@ -375,7 +375,7 @@ class Job {
  private:
   void open_files(const fs::path& staged, Journal& journal) {
     for (std::size_t i = 0; i < layout_.files.size(); ++i) {
-      const OutputFileLayout& file = layout_.files[i];
+      const HfShard& file = layout_.files[i];
       files_.push_back(std::make_unique<OutputFile>(staged / file.name, true));
       if (files_.back()->size() == file.bytes) continue;
       // A file of another size cannot hold what the journal says.
@@ -632,7 +632,7 @@ VerifyResult verify_staged(const Checkpoint& source, const fs::path& staged, con
                            const std::vector<TensorOutcome>& outcomes, const QuantizeOptions& options,
                            ThreadPool& pool, Progress& progress) {
   std::vector<std::shared_ptr<SafetensorsFile>> files;
-  for (const OutputFileLayout& file : layout.files) {
+  for (const HfShard& file : layout.files) {
     files.push_back(std::make_shared<SafetensorsFile>(staged / file.name));
   }
   for (std::size_t i = 0; i < layout.items.size(); ++i) {
@@ -740,7 +740,7 @@ QuantizeResult quantize_checkpoint(const Checkpoint& source, const fs::path& out
   make_folder(staged);
 
   std::uint64_t have = 0;  // what an earlier run already wrote
-  for (const OutputFileLayout& file : layout.files) {
+  for (const HfShard& file : layout.files) {
     struct stat info {};
     if (::stat((staged / file.name).c_str(), &info) == 0) have += static_cast<std::uint64_t>(info.st_blocks) * 512;
   }

@@ -30,7 +30,8 @@ enum class Flow { next, break_, continue_ };
 
 class Evaluator {
  public:
-  explicit Evaluator(const std::vector<std::pair<std::string, Value>>& variables) : scope_(std::make_shared<Scope>()) {
+  Evaluator(const std::vector<std::pair<std::string, Value>>& variables, std::int64_t max_steps)
+      : scope_(std::make_shared<Scope>()), max_steps_(max_steps) {
     for (const auto& [name, value] : variables) scope_->variables[name] = value;
     scope_ = inner();
   }
@@ -77,7 +78,7 @@ class Evaluator {
 
   void spend(std::int64_t steps) {
     steps_ += steps;
-    if (steps_ > kMaxSteps) problem("the template takes more than {} steps", kMaxSteps);
+    if (steps_ > max_steps_) problem("the template takes more than {} steps", max_steps_);
   }
 
   // What handling a value costs, on top of the step of its expression.
@@ -602,6 +603,7 @@ class Evaluator {
   std::shared_ptr<Scope> scope_;
   Text* out_ = nullptr;
   std::int64_t steps_ = 0;
+  std::int64_t max_steps_;
   int depth_ = 0;
   std::vector<std::shared_ptr<Scope>> captured_;
   std::vector<std::shared_ptr<Namespace>> namespaces_;
@@ -609,8 +611,8 @@ class Evaluator {
 
 }  // namespace
 
-Text run(const Body& program, const std::vector<std::pair<std::string, Value>>& variables) {
-  return Evaluator(variables).run(program);
+Text run(const Body& program, const std::vector<std::pair<std::string, Value>>& variables, std::int64_t max_steps) {
+  return Evaluator(variables, max_steps).run(program);
 }
 
 }  // namespace halftone::jinja
