@@ -1,5 +1,7 @@
 // AVX-512 F/BW/VL/DQ/VNNI: a tile's 16 outputs are one register. Everything lives in halftone::avx512.
+#ifndef HALFTONE_EMULATED_AVX512  // see avx512_emulated_test.cc
 #include <immintrin.h>
+#endif
 
 #include "kernels/matmul/packed.h"
 

@@ -129,8 +129,7 @@ struct Job {
       placed = place_values(x, d.segment, pool);
       args.x = placed.data();
     }
-    const KernelSet& set = kernel_set(d.isa);
-    run = d.integer ? set.integer[static_cast<int>(d.kind)] : set.product[static_cast<int>(d.kind)];
+    run = (d.integer ? d.kernels->integer : d.kernels->product)[static_cast<int>(d.kind)];
   }
 
   void block(std::int64_t first_tile, std::int64_t last_tile, std::int64_t first_row, std::int64_t last_row) const {

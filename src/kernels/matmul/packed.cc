@@ -382,6 +382,7 @@ PackedMatrixBuilder::PackedMatrixBuilder(std::int64_t rows, std::int64_t cols, c
   d.scheme = weights;
   d.activations = std::move(activations);
   d.isa = isa;
+  d.kernels = &kernel_set(isa);
   d.rows = rows;
   d.cols = cols;
   d.tiles = (rows + kTileRows - 1) / kTileRows;
@@ -402,7 +403,7 @@ PackedMatrixBuilder::PackedMatrixBuilder(std::int64_t rows, std::int64_t cols, c
       d.kind = WeightKind::i8x4;
       d.offset = 128.0F;
     }
-    d.integer = kernel_set(isa).integer[static_cast<int>(d.kind)] != nullptr;
+    d.integer = d.kernels->integer[static_cast<int>(d.kind)] != nullptr;
   }
   d.scale = scale_format(weights);
   if (weights.ggml && ggml_affine(*weights.ggml).has_minimum) d.minimum = MinimumKind::f32;

@@ -100,6 +100,7 @@ struct PackedMatrix::Data {
   Scheme scheme;
   std::optional<Scheme> activations;
   Isa isa = Isa::scalar;
+  const KernelSet* kernels = nullptr;  // of that instruction set
   WeightKind kind = WeightKind::f32;
   bool integer = false;  // runs the integer kernels
   std::int64_t rows = 0, cols = 0, tiles = 0;
