@@ -1,6 +1,6 @@
 # The verbs people type. Everything is built under build/; `make` leaves the tool at build/release/halftone.
 .DEFAULT_GOAL := release
-.PHONY: release dev demo test test-unit bench lint format dependencies reference clean
+.PHONY: release dev demo test test-unit bench bench-peers lint format dependencies reference clean
 
 JOBS ?= $(shell nproc)
 REFERENCE_PYTHON := build/reference/bin/python3
@@ -35,17 +35,20 @@ test-unit: build/release/build.ninja
 	cmake --build --preset release --target unit_tests -j $(JOBS)
 	ctest --test-dir build/release -L unit --output-on-failure -j $(JOBS)
 
+# Single products against memory bandwidth and FP32 peak, then a whole model.
 bench: release
-	cmake --preset release -DHALFTONE_BENCH=ON
-	cmake --build --preset release -j $(JOBS)
-	build/release/matmul_bench
+	build/release/halftone bench --ops
 	build/release/halftone bench $$(build/release/halftone get smollm2-135m)
+
+# The same models in Halftone, llama.cpp, PyTorch and OpenVINO GenAI, turn about in one run.
+bench-peers: release
+	@tools/bench_peers.sh
 
 lint:
 	@tools/install_dependencies.sh --lint
 	git ls-files '*.h' '*.cc' | xargs clang-format --dry-run -Werror
 	cmake --preset separate
-	git ls-files 'src/**/*.cc' | grep -v -e _avx -e _fuzz -e _bench | xargs -P $(JOBS) -n 4 clang-tidy -p build/separate --quiet
+	git ls-files 'src/**/*.cc' | grep -v -e _avx -e _fuzz | xargs -P $(JOBS) -n 4 clang-tidy -p build/separate --quiet
 
 format:
 	@tools/install_dependencies.sh --lint

@@ -1,6 +1,6 @@
 # halftone_folder(NAME DEPS folders... LIBS external...)
 # A library target from src/NAME (recursively). Beside x.cc may stand x_test.cc (all of a folder's go into one test
-# program), x_bench.cc and x_fuzz.cc (one program each). Files named *_avx2.cc and *_avx512.cc get their
+# program) and x_fuzz.cc (one program each). Files named *_avx2.cc and *_avx512.cc get their
 # instruction-set flags here and nowhere else; tests/odr_test.py checks that no weak symbol escapes from them.
 set(HALFTONE_AVX2_FLAGS -mavx2 -mfma -mf16c -mbmi2)
 set(HALFTONE_AVX512_FLAGS -mavx2 -mfma -mf16c -mbmi2 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vbmi
@@ -12,7 +12,7 @@ function(halftone_folder name)
   cmake_parse_arguments(ARG "" "" "DEPS;LIBS" ${ARGN})
   file(GLOB_RECURSE all CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${name}/*.cc)
   set(sources ${all})
-  list(FILTER sources EXCLUDE REGEX "_(test|bench|fuzz)\\.cc$")
+  list(FILTER sources EXCLUDE REGEX "_(test|fuzz)\\.cc$")
   set(deps "")
   foreach(dep IN LISTS ARG_DEPS)
     list(APPEND deps halftone_${dep})
@@ -63,14 +63,6 @@ function(halftone_folder name)
       add_test(NAME unit.${name} COMMAND ${name}_test)
       set_tests_properties(unit.${name} PROPERTIES LABELS unit TIMEOUT 900)
     endif()
-  endif()
-  if(HALFTONE_BENCH)
-    foreach(bench IN LISTS all)
-      if(bench MATCHES "/([a-z0-9_]+)_bench\\.cc$")
-        add_executable(${CMAKE_MATCH_1}_bench ${bench})
-        target_link_libraries(${CMAKE_MATCH_1}_bench PRIVATE halftone_${name} benchmark::benchmark_main)
-      endif()
-    endforeach()
   endif()
   if(HALFTONE_FUZZ)
     foreach(fuzz IN LISTS all)

@@ -385,10 +385,25 @@ static void integer_product(const ProductArgs& a) {
   }
 }
 
+// Twelve independent chains of fused multiply-adds in registers: what the processor can do at most.
+static float multiply_add_chains(std::int64_t steps) {
+  Vec sum[12];
+  HT_UNROLL for (int i = 0; i < 12; ++i) sum[i] = vset(static_cast<float>(i));
+  const Vec factor = vset(0.999F), term = vset(0.001F);
+  for (std::int64_t step = 0; step < steps; ++step) {
+    HT_UNROLL for (int i = 0; i < 12; ++i) sum[i] = vfma(sum[i], factor, term);
+  }
+  HT_UNROLL for (int i = 1; i < 12; ++i) sum[0] = vadd(sum[0], sum[i]);
+  float lanes[16];
+  vstore(lanes, sum[0]);
+  return lanes[0];
+}
+
 static const KernelSet kSet = {
     {product<DecodeF32>, product<DecodeBf16>, product<DecodeF16>, product<DecodeE4m3>, product<DecodeE5m2>,
      product<DecodeI8>, product<DecodeLut8>, product<DecodeN4i>, product<DecodeN4f>, nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, integer_product<DecodeN4i>, nullptr,
-     integer_product<DecodeI8x4>}};
+     integer_product<DecodeI8x4>},
+    multiply_add_chains};
 
 #undef HT_UNROLL

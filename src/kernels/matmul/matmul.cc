@@ -1,6 +1,8 @@
 #include "kernels/matmul/matmul.h"
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 
 #include "base/error.h"
 #include "base/integer.h"
@@ -186,6 +188,20 @@ void matmul(const PackedMatrix& w, const Activations& x, const float* bias, floa
             ThreadPool& pool) {
   const Product product{&w, bias, y, ldy};
   matmul(std::span(&product, 1), x, pool);
+}
+
+double measure_fp32_peak(ThreadPool& pool, Isa isa) {
+  constexpr std::int64_t kSteps = 2'000'000;
+  const KernelSet& kernels = kernel_set(isa);
+  double best = 0;
+  std::atomic<float> sink{0};
+  for (int run = 0; run < 5; ++run) {
+    const auto start = std::chrono::steady_clock::now();
+    pool.run(pool.size(), [&](std::int64_t, int) { sink = kernels.multiply_add_chains(kSteps); });
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    best = std::max(best, static_cast<double>(pool.size()) * kSteps * kChainFlops / seconds);
+  }
+  return best;
 }
 
 std::vector<MatmulKernelInfo> matmul_kernels() {

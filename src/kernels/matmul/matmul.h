@@ -110,6 +110,10 @@ void matmul(std::span<const Product> products, const Activations& x, ThreadPool&
 void matmul(const PackedMatrix& w, const Activations& x, const float* bias, float* y, std::int64_t ldy,
             ThreadPool& pool);
 
+// FP32 multiply-add operations a second (a fused one counts as two) of the pool's threads together, the best of several
+// runs of independent chains in registers: the limit that products of many rows are judged by.
+double measure_fp32_peak(ThreadPool& pool, Isa isa = active_isa().isa);
+
 // What `doctor` and the tests walk over: every kernel that was compiled in.
 struct MatmulKernelInfo {
   std::string name;  // "fp8_e4m3"

@@ -77,6 +77,8 @@ struct ProductArgs {
   std::int64_t first_tile, last_tile, first_row, last_row;  // the part to compute
 };
 
+inline constexpr std::int64_t kChainFlops = 12 * 16 * 2;
+
 using ProductFunction = void (*)(const ProductArgs&);
 
 // The kernels of an instruction set, by kind; nullptr where there is none. `integer` for i8x4 and n4i with INT8
@@ -84,6 +86,7 @@ using ProductFunction = void (*)(const ProductArgs&);
 struct KernelSet {
   ProductFunction product[kWeightKinds];
   ProductFunction integer[kWeightKinds];
+  float (*multiply_add_chains)(std::int64_t steps);  // kChainFlops FP32 operations a step
 };
 namespace scalar {
 const KernelSet& kernels();
