@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -52,6 +53,28 @@ void write_all(HfWriter& writer) {
   for (const TensorInfo& info : writer.layout().tensors) writer.write(info.name, 0, content(info));
 }
 
+TEST(HfWriter, GroupsStayInOneShardWidestFirst) {
+  const auto tensor = [](const char* name, DType dtype, std::int64_t count) {
+    TensorInfo info;
+    info.name = name;
+    info.dtype = dtype;
+    info.shape = {count};
+    info.bytes = static_cast<std::uint64_t>(count * dtype_bits(dtype) / 8);
+    return info;
+  };
+  HfWriterOptions options;
+  options.max_shard_bytes = 100;
+  const std::vector<TensorInfo> tensors = {tensor("a", DType::u8, 61), tensor("a.scale", DType::f32, 2),
+                                           tensor("b", DType::u8, 29), tensor("b.scale", DType::f32, 2)};
+  const std::vector<std::size_t> groups = {0, 0, 1, 1};
+  const HfLayout layout = hf_layout(tensors, options, groups);
+  ASSERT_EQ(layout.shards.size(), 2U);  // without the groups b would go with a
+  EXPECT_EQ(layout.places[2].shard, 1U);
+  EXPECT_EQ(layout.places[3].shard, 1U);
+  EXPECT_LT(layout.places[1].offset, layout.places[0].offset);
+  EXPECT_EQ(hf_layout(tensors, options).places[2].shard, 0U);
+}
+
 TEST(HfWriter, WhatIsWrittenIsReadBackForAnyShardSize) {
   for (const std::uint64_t limit : {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{200}, std::uint64_t{230},
                                     std::uint64_t{1300}, std::uint64_t{5'000'000'000}}) {
@@ -75,8 +98,9 @@ TEST(HfWriter, WhatIsWrittenIsReadBackForAnyShardSize) {
     ASSERT_EQ(read.tensors->tensors().size(), layout.tensors.size());
     std::vector<std::byte> scratch;
     for (std::size_t i = 0; i < layout.tensors.size(); ++i) {
-      const TensorInfo& info = read.tensors->tensors()[i];  // the given order
-      EXPECT_EQ(info.name, layout.tensors[i].name);
+      const TensorInfo& info = read.tensors->at(layout.tensors[i].name);
+      const auto element_bytes = static_cast<std::uint64_t>(std::max(8, dtype_bits(info.dtype)) / 8);
+      EXPECT_EQ(layout.places[i].offset % element_bytes, 0U) << info.name;  // aligned
       EXPECT_EQ(info.dtype, layout.tensors[i].dtype);
       EXPECT_EQ(info.shape, layout.tensors[i].shape);
       EXPECT_EQ(info.file, layout.tensors[i].file);
