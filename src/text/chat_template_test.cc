@@ -34,7 +34,7 @@ Failure failure(const std::string& source, const Json& variables = Json::object(
   return {};
 }
 
-// A hostile template may use up every step: under the sanitizers, where a step takes 20 times as long, a twentieth of them.
+// A hostile template may use up every step: under the sanitizers, which are slow, a twentieth of them.
 #if defined(__SANITIZE_ADDRESS__)
 constexpr std::int64_t kHostileSteps = jinja::kMaxSteps / 20;
 #else
