@@ -100,6 +100,10 @@ ThreadBudget thread_budget() {
   return budget;
 }
 
+// About 100 microseconds of pauses: longer than the serial work between the products of a layer, shorter than anything
+// that a person could notice as a busy processor.
+constexpr int kSpins = 5000;
+
 // A run is published by a new generation number; workers spin for a moment (a layer's products follow one another in
 // microseconds), then sleep. With more threads than processors nobody spins.
 struct ThreadPool::State {
@@ -112,7 +116,10 @@ struct ThreadPool::State {
   std::condition_variable finished;
   std::atomic<std::uint64_t> generation{0};
   std::atomic<bool> stop{false};
-  int sleepers = 0;  // guarded by mutex
+  // Raised before a sleeper looks once more at what it waits for, read after the other side has changed that (both
+  // sequentially consistent): so nobody takes the mutex while all are awake, and nobody sleeps through a change.
+  std::atomic<int> sleepers{0};
+  std::atomic<bool> caller_sleeps{false};
 
   const std::function<void(std::int64_t, int)>* body = nullptr;
   std::int64_t tasks = 0;
@@ -153,14 +160,14 @@ void ThreadPool::State::loop(int worker) {
     while (generation.load(std::memory_order_acquire) == seen && spin++ < spins) relax();
     if (generation.load(std::memory_order_acquire) == seen) {
       std::unique_lock lock(mutex);
-      ++sleepers;
-      wake.wait(lock, [&] { return generation.load(std::memory_order_acquire) != seen; });
-      --sleepers;
+      sleepers.fetch_add(1);
+      wake.wait(lock, [&] { return generation.load() != seen; });
+      sleepers.fetch_sub(1);
     }
     seen = generation.load(std::memory_order_acquire);
     if (stop.load()) return;
     work(worker);
-    if (active.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+    if (active.fetch_sub(1) == 1 && caller_sleeps.load()) {
       const std::lock_guard lock(mutex);
       finished.notify_one();
     }
@@ -170,7 +177,7 @@ void ThreadPool::State::loop(int worker) {
 ThreadPool::ThreadPool(int threads) : state_(std::make_unique<State>()) {
   if (threads < 1 || threads > 4096) fail(ErrorKind::usage, "threads: expected 1 to 4096, not {}", threads);
   state_->size = threads;
-  state_->spins = threads <= thread_budget().threads ? 20000 : 0;
+  state_->spins = threads <= thread_budget().threads ? kSpins : 0;
   for (int worker = 1; worker < threads; ++worker) {
     state_->workers.emplace_back([this, worker] { state_->loop(worker); });
   }
@@ -209,19 +216,19 @@ void ThreadPool::run(std::int64_t tasks, const std::function<void(std::int64_t, 
   s.error = nullptr;
   s.next.store(0, std::memory_order_relaxed);
   s.active.store(s.size - 1, std::memory_order_relaxed);
-  bool anyone_asleep = false;
-  {
+  s.generation.fetch_add(1);
+  if (s.sleepers.load() > 0) {
     const std::lock_guard lock(s.mutex);
-    s.generation.fetch_add(1, std::memory_order_release);
-    anyone_asleep = s.sleepers > 0;
+    s.wake.notify_all();
   }
-  if (anyone_asleep) s.wake.notify_all();
   s.work(0);
   int spin = 0;
   while (s.active.load(std::memory_order_acquire) != 0 && spin++ < s.spins) relax();
   if (s.active.load(std::memory_order_acquire) != 0) {
     std::unique_lock lock(s.mutex);
-    s.finished.wait(lock, [&] { return s.active.load(std::memory_order_acquire) == 0; });
+    s.caller_sleeps = true;
+    s.finished.wait(lock, [&] { return s.active.load() == 0; });
+    s.caller_sleeps = false;
   }
   if (s.error) std::rethrow_exception(s.error);
 }
