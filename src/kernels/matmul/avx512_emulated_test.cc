@@ -75,7 +75,8 @@ TEST(EmulatedAvx512, EqualsTheScalarKernels) {
       }
     }
   }
-  EXPECT_EQ(seen.size(), static_cast<std::size_t>(kWeightKinds) + 1);  // every kind; int4 with both activations
+  EXPECT_EQ(seen.size(), static_cast<std::size_t>(kWeightKinds) +
+                             1);  // every kind; int4 with both activations; table4 never with int8
 }
 
 }  // namespace

@@ -2,6 +2,9 @@
 // defines in its own namespace. No include guard and no includes: each instruction set takes its own copy. Nothing here
 // may use inline code of others.
 
+// Ahead of the hardware, which begins anew at every page and tile.
+constexpr int kPrefetchBytes = 512;
+
 static inline int scale_trailer_bytes(const WeightView& w) {
   int scale = 0;
   switch (w.scale) {
@@ -126,23 +129,25 @@ static inline void direct(const ProductArgs& a, std::int64_t tile, std::int64_t 
     HT_UNROLL for (int t = 0; t < T; ++t) {
       HT_UNROLL for (int r = 0; r < R; ++r) sum[t][r] = vzero();
     }
-    std::int64_t k = 0;
-    for (; k + D::kStep <= length; k += D::kStep, at += D::kBytes) {
+    const auto step = [&](const std::byte* from, const float* xk) __attribute__((always_inline)) {
       HT_UNROLL for (int part = 0; part < D::kStep / D::kPart; ++part) {
         typename D::State state[T];
-        HT_UNROLL for (int t = 0; t < T; ++t) {
-          if (part == 0) vprefetch(at + t * w.tile_bytes + 512);
-          state[t] = decoder.prepare(at + t * w.tile_bytes, part);
-        }
-        HT_UNROLL for (int i = 0; i < D::kPart; ++i) {
-          const float* xk = x + k + part * D::kPart + i;
+        HT_UNROLL for (int t = 0; t < T; ++t) state[t] = decoder.prepare(from + t * w.tile_bytes, part);
+        HT_UNROLL for (int i = 0; i < D::kPart; ++i, ++xk) {
           HT_UNROLL for (int t = 0; t < T; ++t) {
             const Vec code = decoder.code(state[t], i);
             HT_UNROLL for (int r = 0; r < R; ++r) sum[t][r] = vfma(vset(xk[r * a.ldx]), code, sum[t][r]);
           }
         }
       }
+    };
+    std::int64_t k = 0;
+    constexpr int kLine = D::kBytes < 64 ? 64 / D::kBytes : 1;  // steps in a cache line
+    for (; k + kLine * D::kStep <= length; k += kLine * D::kStep, at += kLine * D::kBytes) {
+      HT_UNROLL for (int t = 0; t < T; ++t) vprefetch(at + t * w.tile_bytes + kPrefetchBytes);
+      HT_UNROLL for (int i = 0; i < kLine; ++i) step(at + i * D::kBytes, x + k + i * D::kStep);
     }
+    for (; k + D::kStep <= length; k += D::kStep, at += D::kBytes) step(at, x + k);
     if (k < length) {  // the last step of a group that the step does not divide
       HT_UNROLL for (int part = 0; part < D::kStep / D::kPart; ++part) {
         HT_UNROLL for (int t = 0; t < T; ++t) {
@@ -401,9 +406,9 @@ static float multiply_add_chains(std::int64_t steps) {
 
 static const KernelSet kSet = {
     {product<DecodeF32>, product<DecodeBf16>, product<DecodeF16>, product<DecodeE4m3>, product<DecodeE5m2>,
-     product<DecodeI8>, product<DecodeLut8>, product<DecodeN4i>, product<DecodeN4f>, nullptr},
-    {nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, integer_product<DecodeN4i>, nullptr,
-     integer_product<DecodeI8x4>},
+     product<DecodeI8>, product<DecodeLut8>, product<DecodeN4i>, product<DecodeN4u>, product<DecodeN4f>, nullptr},
+    {nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, integer_product<DecodeN4i>,
+     integer_product<DecodeN4u>, nullptr, integer_product<DecodeI8x4>},
     multiply_add_chains};
 
 #undef HT_UNROLL

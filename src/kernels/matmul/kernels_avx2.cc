@@ -198,6 +198,29 @@ struct DecodeN4i {
   }
   __m256i table;
 };
+// A mask and a conversion for 8 codes.
+struct DecodeN4u {
+  static constexpr int kStep = 8, kPart = 4, kBytes = 64;
+  explicit DecodeN4u(const WeightView&) {}
+  struct State {
+    __m256i lo, hi;
+    int part;
+  };
+  State prepare(const std::byte* p, int part) const { return {load32(p), load32(p + 32), part}; }
+  static __m256 place(__m256i v, int k) {
+    return _mm256_cvtepi32_ps(
+        k == 7 ? _mm256_srli_epi32(v, 28)
+               : _mm256_and_si256(v, _mm256_set1_epi32(k < 4 ? 0x0F << (8 * k) : 0xF0 << (8 * (k - 4)))));
+  }
+  Vec code(const State& s, int j) const { return {place(s.lo, 4 * s.part + j), place(s.hi, 4 * s.part + j)}; }
+  void pairs(const std::byte* p, IntVec* out) const {
+    const __m256i a = load32(p), b = load32(p + 32), nibble = _mm256_set1_epi16(0x000F);
+    out[0] = {_mm256_and_si256(a, nibble), _mm256_and_si256(b, nibble)};
+    out[1] = {_mm256_and_si256(_mm256_srli_epi16(a, 8), nibble), _mm256_and_si256(_mm256_srli_epi16(b, 8), nibble)};
+    out[2] = {_mm256_and_si256(_mm256_srli_epi16(a, 4), nibble), _mm256_and_si256(_mm256_srli_epi16(b, 4), nibble)};
+    out[3] = {_mm256_srli_epi16(a, 12), _mm256_srli_epi16(b, 12)};
+  }
+};
 struct DecodeN4f {
   static constexpr int kStep = 2, kPart = 2, kBytes = 16;
   explicit DecodeN4f(const WeightView& w) : low(_mm256_loadu_ps(w.table)), high(_mm256_loadu_ps(w.table + 8)) {}

@@ -166,6 +166,28 @@ struct DecodeN4i {
   }
   __m512i table;
 };
+struct DecodeN4u {
+  static constexpr int kStep = 8, kPart = 4, kBytes = 64;
+  explicit DecodeN4u(const WeightView&) {}
+  struct State {
+    __m512i v;
+    int part;
+  };
+  State prepare(const std::byte* p, int part) const { return {load64(p), part}; }
+  Vec code(const State& s, int j) const {
+    const int k = 4 * s.part + j;
+    return _mm512_cvtepi32_ps(
+        k == 7 ? _mm512_srli_epi32(s.v, 28)
+               : _mm512_and_si512(s.v, _mm512_set1_epi32(k < 4 ? 0x0F << (8 * k) : 0xF0 << (8 * (k - 4)))));
+  }
+  void pairs(const std::byte* p, IntVec* out) const {
+    const __m512i v = load64(p), nibble = _mm512_set1_epi16(0x000F);
+    out[0] = _mm512_and_si512(v, nibble);
+    out[1] = _mm512_and_si512(_mm512_srli_epi16(v, 8), nibble);
+    out[2] = _mm512_and_si512(_mm512_srli_epi16(v, 4), nibble);
+    out[3] = _mm512_srli_epi16(v, 12);
+  }
+};
 struct DecodeN4f {
   static constexpr int kStep = 2, kPart = 2, kBytes = 16;
   explicit DecodeN4f(const WeightView& w) : table(_mm512_loadu_ps(w.table)) {}

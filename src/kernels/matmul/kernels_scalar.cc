@@ -208,6 +208,34 @@ struct DecodeN4i {  // see WeightKind::n4i for the powers of 256
   }
   const std::uint8_t* table;
 };
+struct DecodeN4u {
+  static constexpr int kStep = 8, kPart = 4, kBytes = 64;
+  explicit DecodeN4u(const WeightView&) {}
+  struct State {
+    const std::byte* p;
+    int part;
+  };
+  static std::int16_t at(const std::byte* p, int row, int k) {
+    return static_cast<std::int16_t>(static_cast<std::uint8_t>(p[row * 4 + k % 4]) >> (k / 4 * 4) & 15);
+  }
+  State prepare(const std::byte* p, int part) const { return {p, part}; }
+  Vec code(const State& s, int j) const {
+    constexpr float kPlace[8] = {1.0F, 0x1p8F, 0x1p16F, 0x1p24F, 0x1p4F, 0x1p12F, 0x1p20F, 1.0F};
+    const int k = 4 * s.part + j;
+    Vec out;
+    for (int i = 0; i < 16; ++i) out.v[i] = static_cast<float>(at(s.p, i, k)) * kPlace[k];
+    return out;
+  }
+  void pairs(const std::byte* p, IntVec* out) const {
+    constexpr int kOrder[8] = {0, 2, 1, 3, 4, 6, 5, 7};
+    for (int i = 0; i < 16; ++i) {
+      for (int pair = 0; pair < 4; ++pair) {
+        const std::int16_t two[2] = {at(p, i, kOrder[2 * pair]), at(p, i, kOrder[2 * pair + 1])};
+        std::memcpy(&out[pair].v[i], two, sizeof two);
+      }
+    }
+  }
+};
 struct DecodeN4f {
   static constexpr int kStep = 2, kPart = 2, kBytes = 16;
   explicit DecodeN4f(const WeightView& w) : table(w.table) {}

@@ -62,9 +62,10 @@ std::vector<std::int16_t> widen_codes(const Activations& x, const PackedMatrix::
   return wide;
 }
 
-// x for codes that are decoded in place (WeightKind::n4i).
-std::vector<float> place_values(const Activations& x, std::int64_t segment, ThreadPool& pool) {
-  constexpr float kPlace[8] = {1.0F, 0x1p-8F, 0x1p-16F, 1.0F, 1.0F, 0x1p-8F, 0x1p-16F, 1.0F};
+// x for codes that are decoded in place (KindInfo::place).
+std::vector<float> place_values(const Activations& x, const PackedMatrix::Data& d, ThreadPool& pool) {
+  const std::array<float, 8>& place = kind_info(d.kind).place;
+  const std::int64_t segment = d.segment;
   std::vector<float> placed(static_cast<std::size_t>(x.rows() * x.cols()));
   pool.run_ranges(x.rows(), 8, [&](std::int64_t begin, std::int64_t end, int) {
     for (std::int64_t r = begin; r < end; ++r) {
@@ -74,9 +75,9 @@ std::vector<float> place_values(const Activations& x, std::int64_t segment, Thre
         float* to = placed.data() + r * x.cols() + k0;
         std::int64_t k = 0;
         for (; k + 8 <= length; k += 8) {
-          for (int i = 0; i < 8; ++i) to[k + i] = from[k + i] * kPlace[i];
+          for (int i = 0; i < 8; ++i) to[k + i] = from[k + i] * place[static_cast<std::size_t>(i)];
         }
-        for (; k < length; ++k) to[k] = from[k] * kPlace[k % 8];
+        for (; k < length; ++k) to[k] = from[k] * place[static_cast<std::size_t>(k % 8)];
       }
     }
   });
@@ -127,8 +128,8 @@ struct Job {
       wide = widen_codes(x, d, args.x16_segment, pool);
       args.x16 = wide.data();
     }
-    if (d.kind == WeightKind::n4i && !d.integer) {
-      placed = place_values(x, d.segment, pool);
+    if (kind_info(d.kind).place[0] != 0.0F && !d.integer) {
+      placed = place_values(x, d, pool);
       args.x = placed.data();
     }
     run = (d.integer ? d.kernels->integer : d.kernels->product)[static_cast<int>(d.kind)];

@@ -24,9 +24,20 @@ constexpr KindInfo kKinds[kWeightKinds] = {
     {"fp8_e5m2", 1, 16, "fp8_e5m2 and smaller formats inside it"},
     {"int8", 1, 16, "int8 to int5, mxint8, GGUF blocks of 5 to 8 bits"},
     {"lut8", 1, 16, "all other formats of 5 to 8 bits, by table"},
-    {"int4", 8, 64, "int4 to int2, fp4_e2m1 (mxfp4, nvfp4), GGUF blocks of up to 4 bits", {0, 2, 1, 3, 4, 6, 5, 7}},
+    {"table4",
+     8,
+     64,
+     "fp4_e2m1 (mxfp4, nvfp4) and other tables of 16 whole numbers",
+     {1.0F, 0x1p-8F, 0x1p-16F, 1.0F, 1.0F, 0x1p-8F, 0x1p-16F, 1.0F},
+     {0, 2, 1, 3, 4, 6, 5, 7}},
+    {"int4",
+     8,
+     64,
+     "int4 to int2, GGUF blocks of up to 4 bits",
+     {1.0F, 0x1p-8F, 0x1p-16F, 0x1p-24F, 0x1p-4F, 0x1p-12F, 0x1p-20F, 1.0F},
+     {0, 2, 1, 3, 4, 6, 5, 7}},
     {"lut4", 2, 16, "nf4 and other tables of 16"},
-    {"int8_quads", 4, 64, "int8 weights with int8 activations", {0, 2, 1, 3}},
+    {"int8_quads", 4, 64, "int8 weights with int8 activations", {}, {0, 2, 1, 3}},
 };
 
 // The steps from an element format to stored codes. `table` is what the kernel sees of the stored code.
@@ -40,11 +51,16 @@ struct Storage {
   float offset = 0.0F;  // of the stored codes (table16 entries)
 };
 
-// Fills table16 with whole numbers moved up so that none is negative.
-void offset_table(Storage& s, const std::array<int, 16>& values) {
+// Codes of four bits that mean whole numbers: moved up so that none is negative. Where they then are below 16 (every
+// integer format) the number itself is stored; else it is looked up.
+void store_whole_numbers(Storage& s, const std::array<int, 16>& values) {
   const int low = std::min(0, *std::min_element(values.begin(), values.end()));
+  const bool small = *std::max_element(values.begin(), values.end()) - low < 16;
+  s.kind = small ? WeightKind::n4u : WeightKind::n4i;
   s.offset = static_cast<float>(-low);
   for (const int value : values) s.table16.push_back(static_cast<std::uint8_t>(value - low));
+  if (!small) return;
+  for (std::uint8_t& code : s.transcode) code = s.table16[code & 15];
 }
 
 bool all_representable(const ElementFormat& from, const ElementFormat& in) {
@@ -102,12 +118,11 @@ Storage narrow_storage(const ElementFormat& element) {
   }
   if (element.bits <= 4) {
     if (const int factor = integer_factor(element); factor > 0) {
-      s.kind = WeightKind::n4i;
       s.factor = 1.0F / static_cast<float>(factor);
       std::array<int, 16> values{};
       for (std::uint32_t code = 0; code < 16; ++code)
         values[code] = static_cast<int>(decode(element, code & mask) * factor);
-      offset_table(s, values);
+      store_whole_numbers(s, values);
       return s;
     }
     use_table(WeightKind::n4f, 16);
@@ -133,10 +148,9 @@ Storage choose_storage(const Scheme& scheme) {
     const GgmlAffine affine = ggml_affine(*scheme.ggml);
     s.kind = WeightKind::i8;
     if (affine.code_bits == 4) {
-      s.kind = WeightKind::n4i;
       std::array<int, 16> values{};
       for (int i = 0; i < 16; ++i) values[static_cast<std::size_t>(i)] = std::min(affine.code_low + i, 127);
-      offset_table(s, values);
+      store_whole_numbers(s, values);
     }
     return s;
   }
@@ -358,8 +372,11 @@ void PackedMatrix::decode_row(std::int64_t row, std::span<float> out) const {
           value = d.table[static_cast<std::uint8_t>(step[lane])];
           break;
         case WeightKind::n4i:
-          value = d.table16[static_cast<std::uint8_t>(step[lane * 4 + k % 4]) >> (k % 8 / 4 * 4) & 15];
+        case WeightKind::n4u: {
+          const int nibble = static_cast<std::uint8_t>(step[lane * 4 + k % 4]) >> (k % 8 / 4 * 4) & 15;
+          value = d.kind == WeightKind::n4u ? static_cast<float>(nibble) : d.table16[static_cast<std::size_t>(nibble)];
           break;
+        }
         case WeightKind::n4f:
           value = d.table[static_cast<std::uint8_t>(step[lane]) >> (k % 2 * 4) & 15];
           break;
@@ -433,6 +450,7 @@ void put_bytes(PackedMatrix::Data& d, std::int64_t row, std::span<const std::uin
     const std::uint8_t* code = stored.data() + k0;
     switch (d.kind) {
       case WeightKind::n4i:
+      case WeightKind::n4u:
         for (std::int64_t k = 0; k < length; ++k) {
           at[k / 8 * 64 + lane * 4 + k % 4] |= static_cast<std::byte>(code[k] << (k % 8 / 4 * 4));
         }
@@ -509,7 +527,7 @@ void PackedMatrixBuilder::add_rows(std::int64_t first, const QuantizedTensor& ch
                            chunk.codes.subspan(static_cast<std::size_t>(r) * ggml_row_bytes, ggml_row_bytes), codes,
                            scales, minimums);
         for (std::size_t k = 0; k < cols; ++k) {
-          stored[k] = static_cast<std::uint8_t>(d.kind == WeightKind::n4i ? codes[k] - affine.code_low : codes[k]);
+          stored[k] = static_cast<std::uint8_t>(d.kind == WeightKind::n4u ? codes[k] - affine.code_low : codes[k]);
         }
         put_bytes(d, row, stored);
         for (std::int64_t s = 0; s < d.segments; ++s) {

@@ -34,16 +34,20 @@ enum class WeightKind : std::uint8_t {
   lut8,  // byte: index into 256 FP32 values
   n4i,   // [16 rows][4 bytes], 8 K positions: byte j holds j (low nibble) and j + 4; index into 16 unsigned bytes.
          // decoded in place, byte j as value * 256^j (256^3: shifted down instead): x is multiplied by 256^-j before
+  n4u,   // as n4i, the nibble is the number itself; in place: value * 256^j (low nibbles), value * 16 * 256^j (high
+         // ones)
   n4f,   // two K positions a byte: index into 16 FP32 values
   i8x4,  // [16 rows][4 bytes], 4 K positions, offset binary (code + 128): for integer products only
 };
-inline constexpr int kWeightKinds = 10;
+inline constexpr int kWeightKinds = 11;
 
 struct KindInfo {
   std::string_view name;
   int step;        // K positions that lie together
   int step_bytes;  // bytes of a step of 16 rows
   std::string_view covers;
+  // What x is multiplied by, by K position within a step, because codes are decoded in place; all zero: nothing.
+  std::array<float, 8> place{};
   std::array<std::uint8_t, 8> order{};  // integer kernels: which K position of a step each element of x16 is
 };
 const KindInfo& kind_info(WeightKind kind);
@@ -81,7 +85,7 @@ inline constexpr std::int64_t kChainFlops = 12 * 16 * 2;
 
 using ProductFunction = void (*)(const ProductArgs&);
 
-// The kernels of an instruction set, by kind; nullptr where there is none. `integer` for i8x4 and n4i with INT8
+// The kernels of an instruction set, by kind; nullptr where there is none. `integer` for i8x4, n4i and n4u with INT8
 // activations.
 struct KernelSet {
   ProductFunction product[kWeightKinds];
