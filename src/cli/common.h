@@ -26,6 +26,7 @@ struct Common {
   int threads = 0;  // 0 = as thread_budget() says
   bool verbose = false;
   std::string progress = "auto";  // auto, json, none
+  std::string command_line;       // as a shell would read it back, for reports
 };
 
 // --json, -t, -v, --progress; the callback of the subcommand runs after the threads are set.
@@ -35,6 +36,7 @@ void apply(const Common& common);  // sets the thread pool; Error(usage) for sen
 // Progress on standard error: one moving line on a terminal, a line every few seconds elsewhere, JSON lines on request.
 std::unique_ptr<Progress> make_progress(const Common& common);
 
+std::string quoted(const std::string& word);               // for a POSIX shell; plain words stay as they are
 void print(const std::string& text);                       // standard output
 void print_json(const Json& value);                        // one object, then a newline
 void say(const std::string& line);                         // standard error

@@ -32,6 +32,7 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   app.fallthrough(false);
   Common common;
+  for (int i = 0; i < argc; ++i) common.command_line += quoted(i == 0 ? "halftone" : argv[i]) + (i + 1 < argc ? " " : "");
   add_get(app, common);
   add_inspect(app, common);
   add_plan(app, common);

@@ -3,6 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <vector>
+
+#include "base/error.h"
 
 namespace halftone::cli {
 
@@ -44,6 +49,48 @@ std::string quality_text(const EvaluateResult& result) {
                         worst->output_cosine, worst->sqnr_db);
   }
   return text;
+}
+
+double parse_loss(const std::string& text) {
+  const bool percent = text.ends_with('%');
+  const char* end = text.data() + text.size() - (percent ? 1 : 0);
+  double value = 0;
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc() || stop != end || !std::isfinite(value) || value < 0) {
+    fail(ErrorKind::usage, "--max-loss '{}': expected a share such as 1% or 0.01", text);
+  }
+  return percent ? value / 100 : value;
+}
+
+std::string blamed_layers(const EvaluateResult& result) {
+  // A block hands its input's error on, so what counts is how far each one falls below the one before.
+  struct Fall {
+    double loss;
+    const LayerDivergence* layer;
+  };
+  std::vector<Fall> falls;
+  double before = 1;
+  for (const LayerDivergence& layer : result.layers) {
+    falls.push_back({before - layer.output_cosine, &layer});
+    before = layer.output_cosine;
+  }
+  std::stable_sort(falls.begin(), falls.end(), [](const Fall& a, const Fall& b) { return a.loss > b.loss; });
+  std::string text;
+  for (std::size_t i = 0; i < std::min<std::size_t>(3, falls.size()); ++i) {
+    const LayerDivergence& layer = *falls[i].layer;
+    text += fmt::format("{}{} (cosine {:.5f}, SQNR {:.1f} dB)", text.empty() ? "" : ", ", layer.name, layer.output_cosine, layer.sqnr_db);
+  }
+  return text;
+}
+
+void hold_loss(double max_loss, const EvaluateResult& result) {
+  if (!result.compared || result.perplexity_ratio <= 1 + max_loss) return;
+  const std::string layers = blamed_layers(result);
+  fail(ErrorKind::quality_gate,
+       "quality gate: perplexity grew by {:.2f} %, allowed are {:.2f} %{}; a --recipe with a rule {{\"match\": \"{}.*\", \"keep\": "
+       "true}} spares the worst of them",
+       100 * (result.perplexity_ratio - 1), 100 * max_loss, layers.empty() ? "" : "; most is lost in " + layers,
+       layers.empty() ? "model.layers.0" : layers.substr(0, layers.find(' ')));
 }
 
 }  // namespace halftone::cli

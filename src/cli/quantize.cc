@@ -5,12 +5,13 @@
 #include "cli/common.h"
 #include "cli/quality.h"
 #include "pipeline/quantize_job.h"
+#include "pipeline/report_html.h"
 
 namespace halftone::cli {
 namespace {
 
 struct Options {
-  std::string model, output, recipe, to, max_memory, text, storage = "auto";
+  std::string model, output, recipe, to, max_memory, text, max_loss, storage = "auto";
   bool weights_only = false, strict = false, force = false, dry_run = false, no_quality = false, lossy_f16 = false;
   std::int64_t gate_ctx = 256, gate_windows = 4;
   std::uint64_t seed = 1;
@@ -36,6 +37,7 @@ QuantizeOptions job_options(const Options& options) {
   QuantizeOptions job;
   job.recipe = options.recipe.empty() ? recipe_for(options.to) : load_recipe(options.recipe);
   if (options.max_kl) job.recipe.gate.max_kl = options.max_kl;
+  if (!options.max_loss.empty()) job.recipe.gate.max_perplexity_ratio = 1 + parse_loss(options.max_loss);
   if (options.max_ratio) job.recipe.gate.max_perplexity_ratio = options.max_ratio;
   job.weights_only = options.weights_only;
   job.strict = options.strict;
@@ -60,10 +62,7 @@ void hold_against(const QualityGate& gate, const EvaluateResult& result) {
     fail(ErrorKind::quality_gate, "quality gate: mean KL {:.5f} is above {:.5f}: keep the worst layers in a better format",
          result.kl_mean, *gate.max_kl);
   }
-  if (gate.max_perplexity_ratio && result.perplexity_ratio > *gate.max_perplexity_ratio) {
-    fail(ErrorKind::quality_gate, "quality gate: perplexity ratio {:.5f} is above {:.5f}: keep the worst layers in a better format",
-         result.perplexity_ratio, *gate.max_perplexity_ratio);
-  }
+  if (gate.max_perplexity_ratio) hold_loss(*gate.max_perplexity_ratio - 1, result);
   if (gate.min_top1_agreement && result.top1_agreement < *gate.min_top1_agreement) {
     fail(ErrorKind::quality_gate, "quality gate: top-1 agreement {:.4f} is below {:.4f}: keep the worst layers in a better format",
          result.top1_agreement, *gate.min_top1_agreement);
@@ -183,6 +182,8 @@ void add_quantize(CLI::App& app, Common& common) {
   command->add_option("--quality-windows", options->gate_windows, "Windows of the quality measurement")->capture_default_str();
   command->add_option("--max-kl", options->max_kl, "Quality gate: the largest mean KL that is accepted");
   command->add_option("--max-perplexity-ratio", options->max_ratio, "Quality gate: the largest perplexity ratio that is accepted");
+  command->add_option("--max-loss", options->max_loss, "Quality gate: perplexity may grow by this much, such as 1%")
+      ->excludes("--max-perplexity-ratio");
   command->add_option("-s,--seed", options->seed, "Seed of the sampled text")->capture_default_str();
   add_common(*command, common);
   command->callback([options, &common] {
@@ -193,7 +194,10 @@ void add_quantize(CLI::App& app, Common& common) {
     if (options->output.empty()) fail(ErrorKind::usage, "quantize: give the output folder with -o");
     const auto progress = make_progress(common);
     plan_quality(*options, source, job, *progress);
-    show_result(quantize_checkpoint(source, options->output, job, default_pool(), *progress), common);
+    const QuantizeResult result = quantize_checkpoint(source, options->output, job, default_pool(), *progress);
+    // Not part of the job: it holds the command, and the same job gives the same report.json whatever the command was.
+    write_text_file(result.output / "report.html", quantize_html(result.report, common.command_line));
+    show_result(result, common);
   });
 }
 

@@ -256,6 +256,7 @@ Plan resolve_plan(const std::vector<PlanInput>& inputs, const Recipe& recipe, co
       plan.notes.push_back(fmt::format("{}: quantized a second time, from {}", input.name, tensor.source_format));
     }
   }
+  plan.notes.insert(plan.notes.end(), recipe.notes.begin(), recipe.notes.end());
   for (const std::string& rule : matcher.unused_rules()) {
     plan.notes.push_back(fmt::format("{} matches no tensor", rule));
   }

@@ -6,6 +6,20 @@ namespace halftone {
 
 std::vector<Preset> recipe_presets() {
   return {
+      {"deepseek", R"json(// DeepSeek-V3's policy (its report, section 3.3): every linear layer in FP8 by 128x128 blocks, activations in groups of
+// 128; the embedding, the head, the norms, the routers and the attention itself in high precision.
+{
+  "description": "FP8 blocks for all linear layers; embedding, head, norms, router and attention high",
+  "default": {"weights": "fp8_e4m3:128x128", "activations": "fp8_e4m3:g128"},
+  "rules": [
+    {"match": "embedding", "keep": true},
+    {"match": "head", "keep": true},
+    {"match": "norm", "keep": true},
+    {"match": "router", "keep": true}
+  ],
+  "kv_cache": "bf16"
+}
+)json"},
       {"fp8", R"json(// FP8 (E4M3) weights with a scale an output channel, FP8 activations with a scale a token. Loads in vLLM and transformers.
 {
   "description": "FP8 weights per channel, FP8 activations per token",
@@ -25,6 +39,25 @@ std::vector<Preset> recipe_presets() {
   "rules": [
     {"match": "head", "weights": "int8:channel"},
     {"match": "embedding", "weights": "int8:channel"}
+  ]
+}
+)json"},
+      {"int8_w8a8", R"json(// INT8 weights with a scale an output channel, INT8 activations with a scale a token: w8a8 by its long name.
+{
+  "description": "INT8 weights per channel, INT8 activations per token",
+  "default": {"weights": "int8:channel", "activations": "int8:token"}
+}
+)json"},
+      {"layer_sensitive", R"json(// By how much a layer forgives: queries and keys, which make the attention scores, stay BF16; the values, the attention's
+// way out and the FFN take FP8; norms are FP32.
+{
+  "description": "BF16 queries and keys, FP8 values and FFN, FP32 norms",
+  "default": {"weights": "fp8_e4m3:channel", "activations": "fp8_e4m3:token"},
+  "rules": [
+    {"match": "attention.q", "weights": "bf16", "activations": null},
+    {"match": "attention.k", "weights": "bf16", "activations": null},
+    {"match": "attention.qkv", "weights": "bf16", "activations": null},
+    {"match": "norm", "weights": "fp32"}
   ]
 }
 )json"},

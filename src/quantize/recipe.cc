@@ -8,6 +8,7 @@
 #include "numeric/names.h"
 #include "base/file.h"
 #include "quantize/method.h"
+#include "quantize/paddle_arguments.h"
 
 namespace halftone {
 
@@ -211,6 +212,7 @@ Recipe parse_recipe(std::string_view text, const std::string& where) {
     fail(ErrorKind::usage, "recipe {}: not JSON at byte {}", where, error.byte);
   }
   const std::string here = "recipe " + where;
+  if (is_paddle_arguments(json)) return recipe_of_paddle_arguments(json, where);
   check_keys(json, {"name", "description", "default", "rules", "kv_cache", "methods", "observer", "calibration", "gate"},
              here);
   Recipe recipe;

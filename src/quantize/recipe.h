@@ -55,9 +55,11 @@ struct Recipe {
   std::string observer = "absmax";       // absmax, mse, percentile, percentile:99.9
   nlohmann::ordered_json calibration;    // for calibrated methods; null if absent
   QualityGate gate;
+  std::vector<std::string> notes;        // what a translated file asked for and does not get; go to the plan's notes
   bool every_matrix = false;             // convert: all floating tensors take `weights`, norms and vectors included
 };
 
+// Also takes the argument files of PaddleNLP (quantize/paddle_arguments.h).
 // Error(usage) names the key or value, the nearest right one, and `where` (a file name).
 Recipe parse_recipe(std::string_view json_with_comments, const std::string& where);
 // What `--recipe` accepts: a file, else the name of a preset. Error(usage) lists near preset names.
