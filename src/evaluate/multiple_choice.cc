@@ -2,9 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <optional>
-
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "base/error.h"
 #include "kernels/activation/activation.h"
@@ -109,7 +108,8 @@ struct EncodedItem {
   bool truncated = false;
 };
 
-EncodedItem encode_item(const Tokenizer& tokenizer, const ChoiceItem& item, std::int64_t max_tokens, std::size_t number) {
+EncodedItem encode_item(const Tokenizer& tokenizer, const ChoiceItem& item, std::int64_t max_tokens,
+                        std::size_t number) {
   std::string context = item.context, spaces;
   while (!context.empty() && context.back() == ' ') {
     context.pop_back();
@@ -121,7 +121,8 @@ EncodedItem encode_item(const Tokenizer& tokenizer, const ChoiceItem& item, std:
   // With no context at all the first token of a choice is predicted from the start token, as the harness does.
   if (front.empty()) {
     const auto start = tokenizer.bos() ? tokenizer.bos() : tokenizer.eos();
-    if (!start) fail(ErrorKind::bad_input, "item {}: an empty context needs a tokenizer with a BOS or EOS token", number);
+    if (!start)
+      fail(ErrorKind::bad_input, "item {}: an empty context needs a tokenizer with a BOS or EOS token", number);
     front.push_back(*start);
   }
   for (const std::string& choice : item.choices) {
@@ -129,11 +130,12 @@ EncodedItem encode_item(const Tokenizer& tokenizer, const ChoiceItem& item, std:
     if (context.empty() && !tokenizer.adds_bos()) whole.insert(whole.begin(), front[0]);
     auto begin = static_cast<std::int64_t>(front.size());
     const auto size = static_cast<std::int64_t>(whole.size());
-    if (size <= begin) fail(ErrorKind::bad_input, "item {}: the choice '{}' adds no token to its context", number, choice);
+    if (size <= begin)
+      fail(ErrorKind::bad_input, "item {}: the choice '{}' adds no token to its context", number, choice);
     if (size > max_tokens) {
       if (size - begin >= max_tokens) {
-        fail(ErrorKind::bad_input, "item {}: a choice of {} tokens does not fit the context of {}", number, size - begin,
-             max_tokens);
+        fail(ErrorKind::bad_input, "item {}: a choice of {} tokens does not fit the context of {}", number,
+             size - begin, max_tokens);
       }
       whole.erase(whole.begin(), whole.begin() + (size - max_tokens));
       begin -= size - max_tokens;
@@ -146,7 +148,8 @@ EncodedItem encode_item(const Tokenizer& tokenizer, const ChoiceItem& item, std:
   encoded.shared = *std::min_element(encoded.begin.begin(), encoded.begin.end()) - 1;
   const std::vector<TokenId>& first = encoded.tokens[0];
   for (const std::vector<TokenId>& other : encoded.tokens) {
-    const auto length = std::min({encoded.shared, static_cast<std::int64_t>(other.size()), static_cast<std::int64_t>(first.size())});
+    const auto length =
+        std::min({encoded.shared, static_cast<std::int64_t>(other.size()), static_cast<std::int64_t>(first.size())});
     encoded.shared = std::mismatch(first.begin(), first.begin() + length, other.begin()).first - first.begin();
   }
   return encoded;
@@ -165,7 +168,8 @@ void paired_difference(const std::vector<double>& differences, double& mean, dou
 
 }  // namespace
 
-std::vector<ChoiceItem> parse_choice_items(std::string_view json_lines, std::string_view labels, const std::string& where) {
+std::vector<ChoiceItem> parse_choice_items(std::string_view json_lines, std::string_view labels,
+                                           const std::string& where) {
   const std::vector<std::string_view> lines = lines_of(json_lines), answers = lines_of(labels);
   if (lines.empty()) fail(ErrorKind::bad_input, "{}: holds no items", where);
   if (!answers.empty() && answers.size() != lines.size()) {
@@ -195,7 +199,8 @@ ChoiceResult score_choices(const Model& model, const Tokenizer& tokenizer, const
                            const ChoiceOptions& options, ThreadPool& pool, Progress& progress) {
   if (items.empty()) fail(ErrorKind::bad_input, "there are no items to score");
   const std::int64_t max_tokens = options.max_tokens > 0 ? options.max_tokens : 2048;
-  const std::size_t count = options.limit > 0 ? std::min<std::size_t>(items.size(), static_cast<std::size_t>(options.limit)) : items.size();
+  const std::size_t count =
+      options.limit > 0 ? std::min<std::size_t>(items.size(), static_cast<std::size_t>(options.limit)) : items.size();
   const std::int64_t vocabulary = model.config().vocabulary, width = model.config().hidden;
   KvCache cache(model.config(), options.kv_format, max_tokens);
   std::vector<float> hidden, logits;
@@ -223,15 +228,17 @@ ChoiceResult score_choices(const Model& model, const Tokenizer& tokenizer, const
       for (std::int64_t row = 0; row < rows; row += kRows) {
         const std::int64_t part = std::min(kRows, rows - row);
         logits.resize(static_cast<std::size_t>(part * vocabulary));
-        model.logits(std::span<const float>(hidden).subspan(static_cast<std::size_t>((first - encoded.shared + row) * width),
-                                                            static_cast<std::size_t>(part * width)),
-                     part, logits, pool);
+        model.logits(
+            std::span<const float>(hidden).subspan(static_cast<std::size_t>((first - encoded.shared + row) * width),
+                                                   static_cast<std::size_t>(part * width)),
+            part, logits, pool);
         for (std::int64_t r = 0; r < part; ++r) {
           const float* values = logits.data() + r * vocabulary;
           sum += values[tokens[static_cast<std::size_t>(first + row + r + 1)]] - log_sum_exp(values, vocabulary);
         }
       }
-      if (!std::isfinite(sum)) fail(ErrorKind::bad_input, "the model gives logits that are not finite (item {}, choice {})", i + 1, c + 1);
+      if (!std::isfinite(sum))
+        fail(ErrorKind::bad_input, "the model gives logits that are not finite (item {}, choice {})", i + 1, c + 1);
       const double norm = sum / static_cast<double>(std::max<std::size_t>(1, items[i].choices[c].size()));
       if (c == 0 || sum > best) {
         best = sum;

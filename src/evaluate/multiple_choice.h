@@ -28,7 +28,8 @@ struct ChoiceItem {
 // "answer"|"gold"|"label"|"answerKey": index, letter or the choice's text}. PIQA keeps answers in a file of their own,
 // one a line: `labels`, "" if there is none. A "context" stands as it is; a question becomes "Question: Q\nAnswer:".
 // Error(bad_input) names `where` and the line.
-std::vector<ChoiceItem> parse_choice_items(std::string_view json_lines, std::string_view labels, const std::string& where);
+std::vector<ChoiceItem> parse_choice_items(std::string_view json_lines, std::string_view labels,
+                                           const std::string& where);
 
 struct Proportion {
   double value = 0, low = 0, high = 0;  // 95 % interval (Wilson 1927)
@@ -36,8 +37,8 @@ struct Proportion {
 Proportion wilson_interval(std::int64_t hits, std::int64_t count);
 
 struct ItemScore {
-  std::vector<double> log_likelihood;         // a choice
-  std::int64_t chosen = 0, chosen_norm = 0;   // the lowest index on ties
+  std::vector<double> log_likelihood;        // a choice
+  std::int64_t chosen = 0, chosen_norm = 0;  // the lowest index on ties
   bool right = false, right_norm = false;
 };
 
@@ -62,7 +63,7 @@ ChoiceResult score_choices(const Model& model, const Tokenizer& tokenizer, const
 struct ChoiceComparison {
   double acc_difference = 0, acc_low = 0, acc_high = 0;  // 95 %, normal approximation of the paired differences
   double acc_norm_difference = 0, acc_norm_low = 0, acc_norm_high = 0;
-  double agreement = 0;                                  // share of items with the same choice (acc rule)
+  double agreement = 0;  // share of items with the same choice (acc rule)
 };
 ChoiceComparison compare_choices(const ChoiceResult& candidate, const ChoiceResult& reference);
 

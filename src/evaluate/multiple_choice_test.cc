@@ -33,7 +33,8 @@ TEST(MultipleChoice, ReadsTheUsualFiles) {
         std::string(R"({"question":"Q","choices":["x","y","z"],"answer":)") + answer + "}", "", "file");
     EXPECT_EQ(items[0].answer, 2) << answer;
   }
-  const auto arc = parse_choice_items(R"({"question":"Q","choices":{"text":["x","y"],"label":["1","2"]},"answerKey":"1"})", "", "arc");
+  const auto arc = parse_choice_items(
+      R"({"question":"Q","choices":{"text":["x","y"],"label":["1","2"]},"answerKey":"1"})", "", "arc");
   EXPECT_EQ(arc[0].answer, 0);  // the label, not the digit
   EXPECT_EQ(parse_choice_items(R"({"context":"C ","choices":["x","y"],"gold":0})", "", "c")[0].context, "C ");
 }
@@ -44,8 +45,10 @@ TEST(MultipleChoice, BadItemsAreNamed) {
   EXPECT_THAT(choice_refusal("[]"), testing::HasSubstr("object"));
   EXPECT_THAT(choice_refusal(R"({"question":"Q","choices":["x"],"answer":0})"), testing::HasSubstr("two choices"));
   EXPECT_THAT(choice_refusal(R"({"question":"Q","choices":["x",3],"answer":0})"), testing::HasSubstr("a text"));
-  EXPECT_THAT(choice_refusal(R"({"question":"Q","choices":["x","y"],"answer":2})"), testing::HasSubstr("none of the 2"));
-  EXPECT_THAT(choice_refusal(R"({"question":"Q","choices":["x","y"],"answer":-1})"), testing::HasSubstr("none of the 2"));
+  EXPECT_THAT(choice_refusal(R"({"question":"Q","choices":["x","y"],"answer":2})"),
+              testing::HasSubstr("none of the 2"));
+  EXPECT_THAT(choice_refusal(R"({"question":"Q","choices":["x","y"],"answer":-1})"),
+              testing::HasSubstr("none of the 2"));
   EXPECT_THAT(choice_refusal(R"({"question":"Q","choices":["x","y"]})"), testing::HasSubstr("no 'answer'"));
   EXPECT_THAT(choice_refusal(R"({"goal":"Q","sol1":"x","sol2":"y"})", "0\n1\n"), testing::HasSubstr("2 labels"));
 }
@@ -74,7 +77,8 @@ class ScoreChoices : public testing::Test {
 TEST_F(ScoreChoices, EqualsTheSumOverTheWholeText) {
   ThreadPool pool(2);
   const Model model(config_, random_weights(config_, 3), pool);
-  const std::vector<ChoiceItem> items{{"abc", {"de", "dfgh"}, 0}, {"xy ", {"q", "r", "st"}, 2}, {"hello", {"a", "b"}, 1}};
+  const std::vector<ChoiceItem> items{
+      {"abc", {"de", "dfgh"}, 0}, {"xy ", {"q", "r", "st"}, 2}, {"hello", {"a", "b"}, 1}};
   const ChoiceResult result = score_choices(model, tokenizer_, items, {}, pool);
   ASSERT_EQ(result.scores.size(), items.size());
   std::int64_t hits = 0;

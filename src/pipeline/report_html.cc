@@ -46,7 +46,7 @@ double number_of(const ReportJson& json, const char* key, double otherwise = 0) 
   return found != json.end() && found->is_number() ? found->get<double>() : otherwise;
 }
 
-std::string text_of(const ReportJson& json, const char* key) {
+std::string report_text(const ReportJson& json, const char* key) {
   const auto found = json.find(key);
   return found != json.end() && found->is_string() ? found->get<std::string>() : "";
 }
@@ -55,7 +55,9 @@ std::string card(std::string_view value, std::string_view label) {
   return fmt::format("<div class=\"card\"><b>{}</b><span>{}</span></div>\n", escape_html(value), escape_html(label));
 }
 
-std::string megabytes(double bytes) { return fmt::format("{:.1f} MB", bytes / 1e6); }
+std::string megabytes(double bytes) {
+  return fmt::format("{:.1f} MB", bytes / 1e6);
+}
 
 std::string command_section(std::string_view command) {
   return command.empty() ? "" : fmt::format("<h2>Command</h2>\n<pre>{}</pre>\n", escape_html(command));
@@ -73,9 +75,11 @@ std::string quality_cards(const ReportJson& quality) {
 std::string layer_table(const ReportJson& quality) {
   const auto layers = quality.find("layers");
   if (layers == quality.end() || !layers->is_array() || layers->empty()) return "";
-  std::string out = "<h2>Block outputs against the reference</h2>\n<div class=\"wide\"><table><tr><th>block</th><th>cosine</th><th>SQNR, dB</th></tr>\n";
+  std::string out =
+      "<h2>Block outputs against the reference</h2>\n<div "
+      "class=\"wide\"><table><tr><th>block</th><th>cosine</th><th>SQNR, dB</th></tr>\n";
   for (const ReportJson& layer : *layers) {
-    out += fmt::format("<tr><td>{}</td><td>{:.6f}</td><td>{:.1f}</td></tr>\n", escape_html(text_of(layer, "name")),
+    out += fmt::format("<tr><td>{}</td><td>{:.6f}</td><td>{:.1f}</td></tr>\n", escape_html(report_text(layer, "name")),
                        number_of(layer, "output_cosine"), number_of(layer, "sqnr_db"));
   }
   return out + "</table></div>\n";
@@ -85,10 +89,10 @@ std::string layer_table(const ReportJson& quality) {
 std::string verdict(const ReportJson& quality) {
   if (!quality.is_object() || !quality.contains("kl_mean")) return "The loss was not measured.";
   const double kl = number_of(quality, "kl_mean"), loss = 100 * (number_of(quality, "perplexity_ratio", 1) - 1);
-  const char* grade = kl < 0.005   ? "Hardly to be told from the original"
-                      : kl < 0.02  ? "Close to the original"
-                      : kl < 0.1   ? "A visible loss"
-                                   : "A heavy loss";
+  const char* grade = kl < 0.005  ? "Hardly to be told from the original"
+                      : kl < 0.02 ? "Close to the original"
+                      : kl < 0.1  ? "A visible loss"
+                                  : "A heavy loss";
   return fmt::format("{}: perplexity {:+.2f} %, mean KL {:.4f}.", grade, loss, kl);
 }
 
@@ -97,7 +101,8 @@ std::int64_t layer_of(std::string_view name) {
   for (std::size_t dot = name.find('.'); dot != std::string_view::npos; dot = name.find('.', dot + 1)) {
     std::size_t end = dot + 1;
     std::int64_t value = 0;
-    while (end < name.size() && name[end] >= '0' && name[end] <= '9' && end - dot < 8) value = 10 * value + (name[end++] - '0');
+    while (end < name.size() && name[end] >= '0' && name[end] <= '9' && end - dot < 8)
+      value = 10 * value + (name[end++] - '0');
     if (end > dot + 1 && end < name.size() && name[end] == '.') return value;
   }
   return -1;
@@ -113,8 +118,9 @@ std::string heat_map(const ReportJson& tensors) {
   std::map<std::int64_t, std::map<std::string, double>> cells;  // the worst where several share a cell (experts)
   std::set<std::string> roles;
   for (const ReportJson& tensor : tensors) {
-    const std::string name = text_of(tensor, "name"), role = text_of(tensor, "role");
-    if (text_of(tensor, "action") != "quantized" || !tensor.contains("sqnr_db") || !tensor["sqnr_db"].is_number()) continue;
+    const std::string name = report_text(tensor, "name"), role = report_text(tensor, "role");
+    if (report_text(tensor, "action") != "quantized" || !tensor.contains("sqnr_db") || !tensor["sqnr_db"].is_number())
+      continue;
     const std::int64_t layer = layer_of(name);
     const double db = tensor["sqnr_db"].get<double>();
     const auto [cell, fresh] = cells[layer].emplace(role, db);
@@ -122,15 +128,18 @@ std::string heat_map(const ReportJson& tensors) {
     roles.insert(role);
   }
   if (cells.empty()) return "";
-  std::string out = "<h2>Signal to quantization noise, layers × roles (dB)</h2>\n<div class=\"wide\"><table class=\"heat\"><tr><th>layer</th>";
+  std::string out =
+      "<h2>Signal to quantization noise, layers × roles (dB)</h2>\n<div class=\"wide\"><table "
+      "class=\"heat\"><tr><th>layer</th>";
   for (const std::string& role : roles) out += fmt::format("<th>{}</th>", escape_html(role));
   out += "</tr>\n";
   for (const auto& [layer, row] : cells) {
     out += fmt::format("<tr><td>{}</td>", layer < 0 ? "–" : std::to_string(layer));
     for (const std::string& role : roles) {
       const auto found = row.find(role);
-      out += found == row.end() ? std::string("<td class=\"none\">·</td>")
-                                : fmt::format("<td style=\"background:{}\">{:.1f}</td>", heat_color(found->second), found->second);
+      out += found == row.end()
+                 ? std::string("<td class=\"none\">·</td>")
+                 : fmt::format("<td style=\"background:{}\">{:.1f}</td>", heat_color(found->second), found->second);
     }
     out += "</tr>\n";
   }
@@ -147,35 +156,81 @@ std::string worst_tensors(const ReportJson& tensors) {
     return (*a)["sqnr_db"].get<double>() < (*b)["sqnr_db"].get<double>();
   });
   changed.resize(std::min<std::size_t>(changed.size(), 12));
-  std::string out = "<h2>Worst tensors</h2>\n<div class=\"wide\"><table><tr><th>tensor</th><th>format</th><th>SQNR, dB</th><th>largest error</th><th>clipped</th></tr>\n";
+  std::string out =
+      "<h2>Worst tensors</h2>\n<div class=\"wide\"><table><tr><th>tensor</th><th>format</th><th>SQNR, "
+      "dB</th><th>largest error</th><th>clipped</th></tr>\n";
   for (const ReportJson* tensor : changed) {
-    out += fmt::format("<tr><td>{}</td><td>{}</td><td>{:.1f}</td><td>{:.4g}</td><td>{:.0f}</td></tr>\n", escape_html(text_of(*tensor, "name")),
-                       escape_html(text_of(*tensor, "scheme")), number_of(*tensor, "sqnr_db"), number_of(*tensor, "max_error"),
-                       number_of(*tensor, "clipped"));
+    out += fmt::format("<tr><td>{}</td><td>{}</td><td>{:.1f}</td><td>{:.4g}</td><td>{:.0f}</td></tr>\n",
+                       escape_html(report_text(*tensor, "name")), escape_html(report_text(*tensor, "scheme")),
+                       number_of(*tensor, "sqnr_db"), number_of(*tensor, "max_error"), number_of(*tensor, "clipped"));
   }
   return out + "</table></div>\n";
 }
 
+// "kind: subject: statement" lines; what is said of many subjects is said once, the subjects fold away.
+class ChangeList {
+ public:
+  void add(const std::string& kind, const std::string& subject, const std::string& statement) {
+    const std::string key = kind + '\n' + statement;
+    const auto [at, fresh] = index_.emplace(key, entries_.size());
+    if (fresh) entries_.push_back({kind, statement, {}});
+    entries_[at->second].subjects.push_back(subject);
+  }
+
+  std::string html() const {
+    std::string out;
+    for (const Entry& entry : entries_) {
+      const std::string kind = entry.kind.empty() ? "" : escape_html(entry.kind) + ": ",
+                        said = escape_html(entry.statement);
+      if (entry.subjects.size() < kMany) {
+        for (const std::string& subject : entry.subjects) {
+          out += "<li>" + kind + (subject.empty() ? "" : escape_html(subject) + ": ") + said + "</li>\n";
+        }
+        continue;
+      }
+      out += fmt::format("<li>{}{} times: {}<details><summary>which</summary>", kind, entry.subjects.size(), said);
+      for (const std::string& subject : entry.subjects) out += escape_html(subject) + "<br>\n";
+      out += "</details></li>\n";
+    }
+    return out.empty() ? "<li>nothing</li>\n" : out;
+  }
+
+ private:
+  static constexpr std::size_t kMany = 4;
+  struct Entry {
+    std::string kind, statement;
+    std::vector<std::string> subjects;
+  };
+  std::vector<Entry> entries_;
+  std::map<std::string, std::size_t> index_;
+};
+
 // Everything that is not as one asked for it.
 std::string changes(const ReportJson& report) {
-  std::string items;
-  const auto line = [&](const std::string& text) { items += "<li>" + escape_html(text) + "</li>\n"; };
+  ChangeList list;
   for (const ReportJson& s : report.value("substitutions", ReportJson::array())) {
-    line(fmt::format("substituted: {} {} → {}: {}", text_of(s, "tensor"), text_of(s, "asked"), text_of(s, "given"), text_of(s, "reason")));
+    list.add("substituted", report_text(s, "tensor"),
+             fmt::format("{} → {}: {}", report_text(s, "asked"), report_text(s, "given"), report_text(s, "reason")));
   }
-  for (const ReportJson& d : report.value("dropped", ReportJson::array())) {
-    line(fmt::format("dropped: {}: {}", text_of(d, "tensor"), text_of(d, "reason")));
-  }
+  for (const ReportJson& d : report.value("dropped", ReportJson::array()))
+    list.add("dropped", report_text(d, "tensor"), report_text(d, "reason"));
   for (const ReportJson& note : report.value("notes", ReportJson::array())) {
-    if (note.is_string()) line("note: " + note.get<std::string>());
+    if (!note.is_string()) continue;
+    const std::string text = note.get<std::string>();
+    const std::size_t colon = text.find(": ");
+    if (colon == std::string::npos)
+      list.add("note", "", text);
+    else
+      list.add("note", text.substr(0, colon), text.substr(colon + 2));
   }
   const ReportJson totals = report.value("totals", ReportJson::object());
-  for (const auto& [key, words] : {std::pair{"clipped", "values clipped"}, std::pair{"zero_blocks", "scale cells that are all zero"},
-                                   std::pair{"underflow", "values that became zero"}, std::pair{"non_finite", "values that are not finite"}}) {
-    if (const double count = number_of(totals, key); count > 0) line(fmt::format("{:.0f} {}", count, words));
+  for (const auto& [key, words] :
+       {std::pair{"clipped", "values clipped"}, std::pair{"zero_blocks", "scale cells that are all zero"},
+        std::pair{"underflow", "values that became zero"}, std::pair{"non_finite", "values that are not finite"}}) {
+    if (const double count = number_of(totals, key); count > 0)
+      list.add("", "", fmt::format("{:.0f} {}", count, words));
   }
-  if (items.empty()) items = "<li>nothing</li>\n";
-  return "<h2>Substituted, dropped, clipped</h2>\n<ul>\n" + items + "</ul>\n";
+  return "<h2>Substituted, dropped, clipped</h2>\n<ul>\n" + list.html() + "</ul>\n";
 }
 
 }  // namespace
@@ -185,12 +240,23 @@ std::string escape_html(std::string_view text) {
   out.reserve(text.size());
   for (const char c : text) {
     switch (c) {
-      case '&': out += "&amp;"; break;
-      case '<': out += "&lt;"; break;
-      case '>': out += "&gt;"; break;
-      case '"': out += "&quot;"; break;
-      case '\'': out += "&#39;"; break;
-      default: out += c;
+      case '&':
+        out += "&amp;";
+        break;
+      case '<':
+        out += "&lt;";
+        break;
+      case '>':
+        out += "&gt;";
+        break;
+      case '"':
+        out += "&quot;";
+        break;
+      case '\'':
+        out += "&#39;";
+        break;
+      default:
+        out += c;
     }
   }
   return out;
@@ -200,31 +266,37 @@ std::string quantize_html(const ReportJson& report, std::string_view command) {
   const auto found = report.find("quality");
   const ReportJson quality = found != report.end() && found->is_object() ? *found : ReportJson::object();
   const auto source = report.find("source");
-  const double before = source != report.end() ? number_of(*source, "tensor_bytes") : 0, after = number_of(report, "output_bytes");
+  const double before = source != report.end() ? number_of(*source, "tensor_bytes") : 0,
+               after = number_of(report, "output_bytes");
   const auto recipe = report.find("recipe");
   std::string body = fmt::format("<h1>{}</h1>\n", escape_html(verdict(quality)));
-  body += fmt::format("<p class=\"dim\">Recipe {}, stored as {}</p>\n", escape_html(recipe != report.end() ? text_of(*recipe, "name") : ""),
-                      escape_html(text_of(report, "storage")));
-  body += "<div class=\"cards\">\n" + card(fmt::format("{:.3f}", number_of(report, "bits_per_weight")), "bits per weight") +
+  body += fmt::format("<p class=\"dim\">Recipe {}, stored as {}</p>\n",
+                      escape_html(recipe != report.end() ? report_text(*recipe, "name") : ""),
+                      escape_html(report_text(report, "storage")));
+  body += "<div class=\"cards\">\n" +
+          card(fmt::format("{:.3f}", number_of(report, "bits_per_weight")), "bits per weight") +
           card(megabytes(after), fmt::format("from {}", megabytes(before)));
   body += quality_cards(quality) + "</div>\n";
-  if (const std::string text = text_of(quality, "text"); !text.empty()) {
-    body += fmt::format("<p class=\"dim\">Measured on {:.0f} tokens; text: {}</p>\n", number_of(quality, "tokens"), escape_html(text));
+  if (const std::string text = report_text(quality, "text"); !text.empty()) {
+    body += fmt::format("<p class=\"dim\">Measured on {:.0f} tokens; text: {}</p>\n", number_of(quality, "tokens"),
+                        escape_html(text));
   }
   const ReportJson tensors = report.value("tensors", ReportJson::array());
-  body += changes(report) + heat_map(tensors) + worst_tensors(tensors) + layer_table(quality) + command_section(command);
+  body +=
+      changes(report) + heat_map(tensors) + worst_tensors(tensors) + layer_table(quality) + command_section(command);
   return page("Halftone: quantization report", body);
 }
 
 std::string evaluation_html(const ReportJson& evaluation, std::string_view command) {
   const bool compared = evaluation.contains("kl_mean");
-  std::string body = fmt::format("<h1>{}</h1>\n", escape_html(compared ? verdict(evaluation)
-                                                                       : fmt::format("Perplexity {:.4f}", number_of(evaluation, "perplexity"))));
+  std::string body = fmt::format(
+      "<h1>{}</h1>\n", escape_html(compared ? verdict(evaluation)
+                                            : fmt::format("Perplexity {:.4f}", number_of(evaluation, "perplexity"))));
   body += "<div class=\"cards\">\n" + card(fmt::format("{:.4f}", number_of(evaluation, "perplexity")), "perplexity") +
           card(fmt::format("{:.3f}", number_of(evaluation, "bits_per_weight")), "bits per weight") +
           card(megabytes(number_of(evaluation, "weight_bytes")), "weights") + quality_cards(evaluation) + "</div>\n";
   body += fmt::format("<p class=\"dim\">Measured on {:.0f} tokens; text: {}</p>\n", number_of(evaluation, "tokens"),
-                      escape_html(text_of(evaluation, "text")));
+                      escape_html(report_text(evaluation, "text")));
   body += layer_table(evaluation) + command_section(command);
   return page("Halftone: evaluation", body);
 }

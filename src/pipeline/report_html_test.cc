@@ -20,14 +20,24 @@ nlohmann::ordered_json hostile_report() {
           {"dropped", {{{"tensor", evil}, {"reason", evil}}}},
           {"notes", {evil}},
           {"totals", {{"clipped", 7}}},
-          {"quality", {{"kl_mean", 0.002}, {"perplexity_ratio", 1.001}, {"top1_agreement", 0.97}, {"text", evil},
-                       {"layers", {{{"name", evil}, {"output_cosine", 0.5}, {"sqnr_db", 3.0}}}}}},
-          {"tensors", {{{"name", "model.layers.3." + evil}, {"role", evil}, {"action", "quantized"}, {"scheme", evil}, {"sqnr_db", 21.5}},
-                       {{"name", "exact"}, {"role", "norm"}, {"action", "kept"}, {"sqnr_db", nullptr}}}}};
+          {"quality",
+           {{"kl_mean", 0.002},
+            {"perplexity_ratio", 1.001},
+            {"top1_agreement", 0.97},
+            {"text", evil},
+            {"layers", {{{"name", evil}, {"output_cosine", 0.5}, {"sqnr_db", 3.0}}}}}},
+          {"tensors",
+           {{{"name", "model.layers.3." + evil},
+             {"role", evil},
+             {"action", "quantized"},
+             {"scheme", evil},
+             {"sqnr_db", 21.5}},
+            {{"name", "exact"}, {"role", "norm"}, {"action", "kept"}, {"sqnr_db", nullptr}}}}};
 }
 
 TEST(ReportHtml, NothingFromAFileBecomesMarkup) {
-  for (const std::string& html : {quantize_html(hostile_report(), "halftone <script>"), evaluation_html(hostile_report()["quality"], "<script>")}) {
+  for (const std::string& html : {quantize_html(hostile_report(), "halftone <script>"),
+                                  evaluation_html(hostile_report()["quality"], "<script>")}) {
     EXPECT_THAT(html, Not(HasSubstr("<script")));
     EXPECT_THAT(html, HasSubstr("&lt;script&gt;"));
     EXPECT_THAT(html, Not(HasSubstr("http")));  // no outside resources
@@ -43,13 +53,26 @@ TEST(ReportHtml, SaysVerdictFirstThenWhatChanged) {
   EXPECT_THAT(html, HasSubstr("<pre>cmd</pre>"));
 }
 
+TEST(ReportHtml, WhatIsSaidOfManyTensorsIsSaidOnce) {
+  nlohmann::ordered_json report = {{"notes", nlohmann::ordered_json::array()}};
+  for (int i = 0; i < 40; ++i) report["notes"].push_back("layer" + std::to_string(i) + ": quantized a second time");
+  report["notes"].push_back("alone: kept");
+  const std::string html = quantize_html(report, "");
+  EXPECT_THAT(html, HasSubstr("40 times: quantized a second time"));
+  EXPECT_EQ(html.find("quantized a second time"), html.rfind("quantized a second time"));
+  EXPECT_THAT(html, HasSubstr("layer39<br>"));
+  EXPECT_THAT(html, HasSubstr("alone: kept"));
+}
+
 TEST(ReportHtml, EmptyReportIsStillAPage) {
   const std::string html = quantize_html(nlohmann::ordered_json::object(), "");
   EXPECT_THAT(html, HasSubstr("The loss was not measured."));
   EXPECT_THAT(html, HasSubstr("</html>"));
 }
 
-TEST(ReportHtml, EscapesEveryMark) { EXPECT_EQ(escape_html("a&<>\"'b"), "a&amp;&lt;&gt;&quot;&#39;b"); }
+TEST(ReportHtml, EscapesEveryMark) {
+  EXPECT_EQ(escape_html("a&<>\"'b"), "a&amp;&lt;&gt;&quot;&#39;b");
+}
 
 }  // namespace
 }  // namespace halftone

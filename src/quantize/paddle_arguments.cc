@@ -38,14 +38,27 @@ struct MethodFlag {
   const char *key, *method;
 };
 constexpr std::array kMethodFlags = {
-    MethodFlag{"shift", "shift"},  MethodFlag{"smooth_piecewise_search", "pss"}, MethodFlag{"smooth", "smoothquant"},
-    MethodFlag{"do_awq", "awq"},   MethodFlag{"auto_clip", "awq_clip"},          MethodFlag{"do_gptq", "gptq"},
+    MethodFlag{"shift", "shift"}, MethodFlag{"smooth_piecewise_search", "pss"}, MethodFlag{"smooth", "smoothquant"},
+    MethodFlag{"do_awq", "awq"},  MethodFlag{"auto_clip", "awq_clip"},          MethodFlag{"do_gptq", "gptq"},
 };
 
 // Read here, by name, below.
-constexpr std::array kReadKeys = {"quant_type", "use_fp8", "fp8_type", "skip_list_names", "weight_quant_method", "group_size",
-                                  "do_ptq", "ptq_step", "gptq_step", "awq_step", "src_length", "do_qat",
-                                  "load_quant_model", "cachekv_quant_method", "per_device_train_batch_size", "batch_size"};
+constexpr std::array kReadKeys = {"quant_type",
+                                  "use_fp8",
+                                  "fp8_type",
+                                  "skip_list_names",
+                                  "weight_quant_method",
+                                  "group_size",
+                                  "do_ptq",
+                                  "ptq_step",
+                                  "gptq_step",
+                                  "awq_step",
+                                  "src_length",
+                                  "do_qat",
+                                  "load_quant_model",
+                                  "cachekv_quant_method",
+                                  "per_device_train_batch_size",
+                                  "batch_size"};
 
 // Keys of the model, the data and the trainer: why they say nothing about a recipe.
 struct ForeignKey {
@@ -110,7 +123,8 @@ std::string fp8_element(const PaddleJson& json, std::size_t index, const std::st
     fail(ErrorKind::usage, "{}.fp8_type: must be a list of two texts, such as [\"e4m3\", \"e4m3\"]", here);
   }
   const std::string name = lower_case(found->at(index).get<std::string>());
-  if (name != "e4m3" && name != "e5m2") fail(ErrorKind::usage, "{}.fp8_type: '{}' is neither e4m3 nor e5m2", here, name);
+  if (name != "e4m3" && name != "e5m2")
+    fail(ErrorKind::usage, "{}.fp8_type: '{}' is neither e4m3 nor e5m2", here, name);
   return "fp8_" + name;
 }
 
@@ -135,7 +149,8 @@ void choose_formats(const PaddleJson& json, Recipe& recipe, const std::string& h
 
   // GPTQ writes 4-bit weights only, whatever quant_type says.
   if (flag(json, "do_gptq", here) && !weights.starts_with("int4")) {
-    recipe.notes.push_back(fmt::format("quant_type '{}' is taken as weight_only_int4: do_gptq makes 4-bit weights", name));
+    recipe.notes.push_back(
+        fmt::format("quant_type '{}' is taken as weight_only_int4: do_gptq makes 4-bit weights", name));
     weights = "int4:channel";
     activations.clear();
   }
@@ -148,9 +163,11 @@ void choose_formats(const PaddleJson& json, Recipe& recipe, const std::string& h
     recipe.notes.push_back("group_size has no meaning without weight_quant_method groupwise");
   }
   if (method == "abs_max" || method == "avg") {
-    recipe.notes.push_back(fmt::format("weight_quant_method '{}' (one scale a tensor) is taken as one scale a channel", method));
+    recipe.notes.push_back(
+        fmt::format("weight_quant_method '{}' (one scale a tensor) is taken as one scale a channel", method));
   } else if (!method.empty() && method != "groupwise" && method != "abs_max_channel_wise") {
-    fail(ErrorKind::usage, "{}.weight_quant_method: unknown method '{}'; there are: abs_max, abs_max_channel_wise, avg, groupwise", here,
+    fail(ErrorKind::usage,
+         "{}.weight_quant_method: unknown method '{}'; there are: abs_max, abs_max_channel_wise, avg, groupwise", here,
          method);
   }
   recipe.weights = parse_scheme_or_alias(weights).weights;
@@ -159,9 +176,11 @@ void choose_formats(const PaddleJson& json, Recipe& recipe, const std::string& h
     recipe.notes.push_back("activations take a scale a token, where the argument file means one static scale a tensor");
   }
   if (const std::string kv = word(json, "cachekv_quant_method", here); !kv.empty()) {
-    recipe.notes.push_back(recipe.kv_cache.empty()
-                               ? fmt::format("cachekv_quant_method '{}' has no meaning: quant_type '{}' leaves the KV cache alone", kv, name)
-                               : fmt::format("cachekv_quant_method '{}' is taken as scales of each token and head", kv));
+    recipe.notes.push_back(
+        recipe.kv_cache.empty()
+            ? fmt::format("cachekv_quant_method '{}' has no meaning: quant_type '{}' leaves the KV cache alone", kv,
+                          name)
+            : fmt::format("cachekv_quant_method '{}' is taken as scales of each token and head", kv));
   }
 }
 
@@ -173,14 +192,15 @@ void choose_methods(const PaddleJson& json, Recipe& recipe, const std::string& h
     const bool asked = flag(json, entry.key, here);
     const std::string key = entry.key;
     if (!asked) continue;
-    if (key == "smooth" && search) continue;  // the search is the way to smooth
+    if (key == "smooth" && search) continue;                      // the search is the way to smooth
     if (key == "smooth" && flag(json, "do_awq", here)) continue;  // AWQ's scaling replaces the smoothing
     if (key == "smooth_piecewise_search" && !flag(json, "smooth", here)) {
       recipe.notes.push_back("smooth_piecewise_search has no meaning without smooth");
       continue;
     }
     if (std::find(known.begin(), known.end(), entry.method) == known.end()) {
-      recipe.notes.push_back(fmt::format("'{}' asks for the method {}, which this version does not have: left out", key, entry.method));
+      recipe.notes.push_back(
+          fmt::format("'{}' asks for the method {}, which this version does not have: left out", key, entry.method));
       continue;
     }
     recipe.methods.emplace_back(entry.method);
@@ -193,7 +213,8 @@ void name_foreign_keys(const PaddleJson& json, Recipe& recipe) {
   for (const MethodFlag& entry : kMethodFlags) read.insert(entry.key);
   for (const auto& [key, value] : json.items()) {
     if (read.contains(key)) continue;
-    const auto foreign = std::find_if(kForeignKeys.begin(), kForeignKeys.end(), [&](const ForeignKey& entry) { return key == entry.key; });
+    const auto foreign = std::find_if(kForeignKeys.begin(), kForeignKeys.end(),
+                                      [&](const ForeignKey& entry) { return key == entry.key; });
     recipe.notes.push_back(foreign != kForeignKeys.end() ? fmt::format("'{}' is not used: {}", key, foreign->reason)
                                                          : fmt::format("'{}' has no meaning here", key));
   }
@@ -211,9 +232,11 @@ bool is_paddle_arguments(const PaddleJson& json) {
 
 Recipe recipe_of_paddle_arguments(const PaddleJson& json, const std::string& where) {
   const std::string here = "recipe " + where;
-  const int modes = int{flag(json, "do_ptq", here)} + int{flag(json, "do_gptq", here)} + int{flag(json, "do_qat", here)};
+  const int modes =
+      int{flag(json, "do_ptq", here)} + int{flag(json, "do_gptq", here)} + int{flag(json, "do_qat", here)};
   if (modes > 1) fail(ErrorKind::usage, "{}: do_ptq, do_gptq and do_qat exclude each other", here);
-  if (flag(json, "do_qat", here)) fail(ErrorKind::usage, "{}.do_qat: a recipe does not train; use do_ptq or do_gptq", here);
+  if (flag(json, "do_qat", here))
+    fail(ErrorKind::usage, "{}.do_qat: a recipe does not train; use do_ptq or do_gptq", here);
   if (flag(json, "load_quant_model", here)) {
     fail(ErrorKind::usage, "{}.load_quant_model: a finished model is opened directly, without a recipe", here);
   }

@@ -3,9 +3,8 @@
 // that has no meaning here gets a line in Recipe::notes, never silence.
 #pragma once
 
-#include <string>
-
 #include <nlohmann/json.hpp>
+#include <string>
 
 #include "quantize/recipe.h"
 
