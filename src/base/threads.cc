@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/integer.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -236,7 +237,7 @@ void ThreadPool::run(std::int64_t tasks, const std::function<void(std::int64_t, 
 void ThreadPool::run_ranges(std::int64_t n, std::int64_t grain,
                             const std::function<void(std::int64_t, std::int64_t, int)>& body) {
   if (n <= 0) return;
-  const std::int64_t grains = (n + grain - 1) / grain;
+  const std::int64_t grains = ceil_div(n, grain);
   const std::int64_t chunks = std::min<std::int64_t>(grains, size());
   run(chunks, [&](std::int64_t chunk, int worker) {
     const std::int64_t begin = grains * chunk / chunks * grain;

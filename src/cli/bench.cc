@@ -1,31 +1,13 @@
 #include <algorithm>
-#include <chrono>
 
 #include "base/bandwidth.h"
 #include "base/cpu.h"
 #include "base/error.h"
 #include "cli/bench_ops.h"
 #include "cli/common.h"
+#include "cli/timing.h"
 
 namespace halftone::cli {
-namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
-template <class F>
-double seconds_of(F&& body) {
-  const auto start = Clock::now();
-  body();
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-}  // namespace
-
 void add_bench(CLI::App& app, Common& common) {
   struct Options {
     std::string model, kv = "bf16",

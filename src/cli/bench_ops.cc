@@ -1,12 +1,13 @@
 #include "cli/bench_ops.h"
 
 #include <algorithm>
-#include <chrono>
+#include <functional>
 #include <vector>
 
 #include "base/bandwidth.h"
 #include "base/error.h"
 #include "base/random.h"
+#include "cli/timing.h"
 #include "kernels/codec/codec.h"
 #include "kernels/matmul/matmul.h"
 
@@ -18,13 +19,8 @@ constexpr std::size_t kWorkingSet = std::size_t{192} << 20;
 
 double median_seconds(std::int64_t repeats, const std::function<void()>& body) {
   std::vector<double> seconds;
-  for (std::int64_t i = 0; i < repeats; ++i) {
-    const auto start = std::chrono::steady_clock::now();
-    body();
-    seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
-  }
-  std::nth_element(seconds.begin(), seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2), seconds.end());
-  return seconds[seconds.size() / 2];
+  for (std::int64_t i = 0; i < repeats; ++i) seconds.push_back(seconds_of(body));
+  return median(std::move(seconds));
 }
 
 }  // namespace

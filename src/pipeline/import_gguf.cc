@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/integer.h"
 #include "kernels/rope/rope.h"
 #include "model/config.h"
 
@@ -143,7 +144,7 @@ class CanonicalTensors final : public TensorSource {
     if (count == 0) return {};
     // Rows stay inside their head, so the heads that the range touches hold all of them.
     const std::int64_t dim = origin.head_dim, begin = first / dim * dim;
-    const std::int64_t end = std::min(stored.rows(), (first + count + dim - 1) / dim * dim);
+    const std::int64_t end = std::min(stored.rows(), round_up(first + count, dim));
     std::vector<std::byte> own;
     const std::span<const std::byte> bytes = file_->rows(stored, begin, end - begin, own);
     const auto width = static_cast<std::size_t>(stored.row_bytes());

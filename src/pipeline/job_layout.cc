@@ -7,6 +7,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/integer.h"
 #include "base/file.h"
 #include "checkpoint/hf_writer.h"
 #include "checkpoint/safetensors.h"
@@ -206,7 +207,7 @@ std::uint64_t JobItem::bytes() const {
 
 std::int64_t task_rows(const JobItem& item, std::int64_t cols) {
   const std::int64_t rows = std::max<std::int64_t>(1, kTaskValues / std::max<std::int64_t>(1, cols));
-  return (rows + item.row_multiple - 1) / item.row_multiple * item.row_multiple;
+  return round_up(rows, item.row_multiple);
 }
 
 JobLayout lay_out(const Checkpoint& source, const QuantizeOptions& options, int threads) {

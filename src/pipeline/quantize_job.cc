@@ -16,6 +16,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/integer.h"
 #include "base/file.h"
 #include "checkpoint/safetensors.h"
 #include "kernels/codec/codec.h"
@@ -480,7 +481,7 @@ class Job {
     for (std::int64_t first = first_row; first < tensor.rows; first += chunk) {
       throw_if_interrupted();
       const std::int64_t count = std::min(chunk, tensor.rows - first);
-      std::vector<TensorStats> parts(static_cast<std::size_t>((count + rows - 1) / rows));
+      std::vector<TensorStats> parts(static_cast<std::size_t>(ceil_div(count, rows)));
       pool_.run(static_cast<std::int64_t>(parts.size()), [&](std::int64_t task, int) {
         const std::int64_t begin = first + task * rows, n = std::min(rows, first + count - begin);
         std::vector<float> values(static_cast<std::size_t>(n * tensor.cols));
@@ -512,7 +513,7 @@ class Job {
     for (std::int64_t first = 0; first < tensor.rows; first += chunk) {
       throw_if_interrupted();
       const std::int64_t count = std::min(chunk, tensor.rows - first);
-      std::vector<TaskResult> results(static_cast<std::size_t>((count + rows - 1) / rows));
+      std::vector<TaskResult> results(static_cast<std::size_t>(ceil_div(count, rows)));
       pool_.run(static_cast<std::int64_t>(results.size()), [&](std::int64_t task, int) {
         const std::int64_t begin = first + task * rows, n = std::min(rows, first + count - begin);
         run_task(item, tensor, *from, begin, n, whole, range, results[static_cast<std::size_t>(task)]);

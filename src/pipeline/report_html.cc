@@ -8,6 +8,8 @@
 #include <set>
 #include <vector>
 
+#include "pipeline/json_text.h"
+
 namespace halftone {
 namespace {
 
@@ -46,11 +48,6 @@ double number_of(const ReportJson& json, const char* key, double otherwise = 0) 
   return found != json.end() && found->is_number() ? found->get<double>() : otherwise;
 }
 
-std::string report_text(const ReportJson& json, const char* key) {
-  const auto found = json.find(key);
-  return found != json.end() && found->is_string() ? found->get<std::string>() : "";
-}
-
 std::string card(std::string_view value, std::string_view label) {
   return fmt::format("<div class=\"card\"><b>{}</b><span>{}</span></div>\n", escape_html(value), escape_html(label));
 }
@@ -79,7 +76,7 @@ std::string layer_table(const ReportJson& quality) {
       "<h2>Block outputs against the reference</h2>\n<div "
       "class=\"wide\"><table><tr><th>block</th><th>cosine</th><th>SQNR, dB</th></tr>\n";
   for (const ReportJson& layer : *layers) {
-    out += fmt::format("<tr><td>{}</td><td>{:.6f}</td><td>{:.1f}</td></tr>\n", escape_html(report_text(layer, "name")),
+    out += fmt::format("<tr><td>{}</td><td>{:.6f}</td><td>{:.1f}</td></tr>\n", escape_html(text_of(layer, "name")),
                        number_of(layer, "output_cosine"), number_of(layer, "sqnr_db"));
   }
   return out + "</table></div>\n";
@@ -118,8 +115,8 @@ std::string heat_map(const ReportJson& tensors) {
   std::map<std::int64_t, std::map<std::string, double>> cells;  // the worst where several share a cell (experts)
   std::set<std::string> roles;
   for (const ReportJson& tensor : tensors) {
-    const std::string name = report_text(tensor, "name"), role = report_text(tensor, "role");
-    if (report_text(tensor, "action") != "quantized" || !tensor.contains("sqnr_db") || !tensor["sqnr_db"].is_number())
+    const std::string name = text_of(tensor, "name"), role = text_of(tensor, "role");
+    if (text_of(tensor, "action") != "quantized" || !tensor.contains("sqnr_db") || !tensor["sqnr_db"].is_number())
       continue;
     const std::int64_t layer = layer_of(name);
     const double db = tensor["sqnr_db"].get<double>();
@@ -161,7 +158,7 @@ std::string worst_tensors(const ReportJson& tensors) {
       "dB</th><th>largest error</th><th>clipped</th></tr>\n";
   for (const ReportJson* tensor : changed) {
     out += fmt::format("<tr><td>{}</td><td>{}</td><td>{:.1f}</td><td>{:.4g}</td><td>{:.0f}</td></tr>\n",
-                       escape_html(report_text(*tensor, "name")), escape_html(report_text(*tensor, "scheme")),
+                       escape_html(text_of(*tensor, "name")), escape_html(text_of(*tensor, "scheme")),
                        number_of(*tensor, "sqnr_db"), number_of(*tensor, "max_error"), number_of(*tensor, "clipped"));
   }
   return out + "</table></div>\n";
@@ -209,11 +206,11 @@ class ChangeList {
 std::string changes(const ReportJson& report) {
   ChangeList list;
   for (const ReportJson& s : report.value("substitutions", ReportJson::array())) {
-    list.add("substituted", report_text(s, "tensor"),
-             fmt::format("{} → {}: {}", report_text(s, "asked"), report_text(s, "given"), report_text(s, "reason")));
+    list.add("substituted", text_of(s, "tensor"),
+             fmt::format("{} → {}: {}", text_of(s, "asked"), text_of(s, "given"), text_of(s, "reason")));
   }
   for (const ReportJson& d : report.value("dropped", ReportJson::array()))
-    list.add("dropped", report_text(d, "tensor"), report_text(d, "reason"));
+    list.add("dropped", text_of(d, "tensor"), text_of(d, "reason"));
   for (const ReportJson& note : report.value("notes", ReportJson::array())) {
     if (!note.is_string()) continue;
     const std::string text = note.get<std::string>();
@@ -271,13 +268,13 @@ std::string quantize_html(const ReportJson& report, std::string_view command) {
   const auto recipe = report.find("recipe");
   std::string body = fmt::format("<h1>{}</h1>\n", escape_html(verdict(quality)));
   body += fmt::format("<p class=\"dim\">Recipe {}, stored as {}</p>\n",
-                      escape_html(recipe != report.end() ? report_text(*recipe, "name") : ""),
-                      escape_html(report_text(report, "storage")));
+                      escape_html(recipe != report.end() ? text_of(*recipe, "name") : ""),
+                      escape_html(text_of(report, "storage")));
   body += "<div class=\"cards\">\n" +
           card(fmt::format("{:.3f}", number_of(report, "bits_per_weight")), "bits per weight") +
           card(megabytes(after), fmt::format("from {}", megabytes(before)));
   body += quality_cards(quality) + "</div>\n";
-  if (const std::string text = report_text(quality, "text"); !text.empty()) {
+  if (const std::string text = text_of(quality, "text"); !text.empty()) {
     body += fmt::format("<p class=\"dim\">Measured on {:.0f} tokens; text: {}</p>\n", number_of(quality, "tokens"),
                         escape_html(text));
   }
@@ -296,7 +293,7 @@ std::string evaluation_html(const ReportJson& evaluation, std::string_view comma
           card(fmt::format("{:.3f}", number_of(evaluation, "bits_per_weight")), "bits per weight") +
           card(megabytes(number_of(evaluation, "weight_bytes")), "weights") + quality_cards(evaluation) + "</div>\n";
   body += fmt::format("<p class=\"dim\">Measured on {:.0f} tokens; text: {}</p>\n", number_of(evaluation, "tokens"),
-                      escape_html(report_text(evaluation, "text")));
+                      escape_html(text_of(evaluation, "text")));
   body += layer_table(evaluation) + command_section(command);
   return page("Halftone: evaluation", body);
 }

@@ -6,16 +6,12 @@
 #include <set>
 
 #include "base/error.h"
+#include "pipeline/json_text.h"
 
 namespace halftone {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-std::string text_of(const Json& object, const char* key) {
-  const auto found = object.find(key);
-  return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
-}
 
 std::int64_t integer_of(const Json& object, const char* key, std::int64_t otherwise, const std::string& where) {
   const auto found = object.find(key);

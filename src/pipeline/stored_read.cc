@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/integer.h"
+#include "pipeline/json_text.h"
 #include "numeric/packing.h"
 #include "pipeline/stored.h"
 #include "pipeline/stored_config.h"
@@ -131,23 +132,18 @@ std::vector<ModulePattern> patterns_of(const Json& object, const char* key, cons
   return out;
 }
 
-std::string string_at(const Json& object, const char* key) {
-  const auto found = object.find(key);
-  return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
-}
-
 void read_compressed_tensors(const Json& config, Quantization& out) {
   const std::string where = "quantization_config";
-  const std::string status = string_at(config, "quantization_status");
+  const std::string status = text_of(config, "quantization_status");
   if (!status.empty() && status != "compressed") {
     fail(ErrorKind::unsupported,
          "{}: quantization_status '{}' cannot be read: only 'compressed' checkpoints hold the quantized codes", where,
          status);
   }
-  const std::string format = string_at(config, "format");
+  const std::string format = text_of(config, "format");
   const auto sparsity = config.find("sparsity_config");
   if (sparsity != config.end() && sparsity->is_object() && !sparsity->empty()) {
-    const std::string sparse = string_at(*sparsity, "format");
+    const std::string sparse = text_of(*sparsity, "format");
     if (!sparse.empty() && sparse != "dense") {
       fail(ErrorKind::unsupported, "{}: sparse format '{}' cannot be read; save the checkpoint without it", where,
            sparse);
@@ -167,7 +163,7 @@ void read_compressed_tensors(const Json& config, Quantization& out) {
     Group group;
     group.name = name;
     group.targets = patterns_of(value, "targets", here);
-    group.format = string_at(value, "format");
+    group.format = text_of(value, "format");
     if (group.format.empty()) group.format = format;
     const auto weights = value.find("weights");
     if (weights == value.end() || weights->is_null()) continue;  // activations only: nothing stored differently
@@ -194,11 +190,11 @@ void read_compressed_tensors(const Json& config, Quantization& out) {
 
 void read_fp8(const Json& config, Quantization& out) {
   const std::string where = "quantization_config (fp8)";
-  const std::string fmt_name = string_at(config, "fmt");
+  const std::string fmt_name = text_of(config, "fmt");
   if (!fmt_name.empty() && fmt_name != "e4m3") {
     fail(ErrorKind::unsupported, "{}: fmt '{}' cannot be read (e4m3 can)", where, fmt_name);
   }
-  const std::string experts = string_at(config, "expert_dtype");
+  const std::string experts = text_of(config, "expert_dtype");
   if (!experts.empty() && experts != "fp8") {
     fail(ErrorKind::unsupported, "{}: expert_dtype '{}' cannot be read (fp8 can)", where, experts);
   }
@@ -218,7 +214,7 @@ void read_fp8(const Json& config, Quantization& out) {
   activations.granularity = out.block_cols > 0 ? Granularity::group : Granularity::token;
   activations.group = out.block_cols;
   out.activations = activations;
-  if (string_at(config, "activation_scheme") == "static") {
+  if (text_of(config, "activation_scheme") == "static") {
     out.notes.push_back(fmt::format("{}: static activation scales are not used; activations take dynamic {} scales",
                                     where, to_string(activations)));
   }
@@ -241,7 +237,7 @@ void read_halftone(const Json& config, Quantization& out) {
     group.name = name;
     group.format = "halftone";
     group.targets = patterns_of(value, "targets", here);
-    const std::string blocks = string_at(value, "ggml"), scheme = string_at(value, "scheme");
+    const std::string blocks = text_of(value, "ggml"), scheme = text_of(value, "scheme");
     try {
       if (!blocks.empty()) {
         const GgmlTypeInfo* type = find_ggml_type(blocks);
@@ -250,7 +246,7 @@ void read_halftone(const Json& config, Quantization& out) {
       } else {
         group.weights = parse_scheme(scheme);
       }
-      const std::string activations = string_at(value, "activations");
+      const std::string activations = text_of(value, "activations");
       if (!activations.empty()) group.activations = parse_scheme(activations);
     } catch (const Error& error) {
       fail(ErrorKind::bad_input, "{}: {}", here, error.what());
@@ -264,7 +260,7 @@ Quantization read_quantization(const Json& whole) {
   Quantization out;
   const Json config = find_quantization_config(whole);
   if (config.is_null()) return out;
-  out.method = string_at(config, "quant_method");
+  out.method = text_of(config, "quant_method");
   if (out.method == "compressed-tensors" || (out.method.empty() && config.contains("config_groups"))) {
     out.method = "compressed-tensors";
     read_compressed_tensors(config, out);

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "base/integer.h"
 #include "kernels/codec/codec.h"
 #include "pipeline/stored.h"
 #include "quantize/roles.h"
@@ -30,7 +31,7 @@ ErrorSums compare(const ValueReader& source, const ValueReader::Item& a, const V
                   const ValueReader::Item& b, const std::string& name, ThreadPool& pool, std::uint64_t chunk_bytes) {
   const std::int64_t multiple = std::lcm(source.row_multiple(a), output.row_multiple(b));
   const std::int64_t target = std::max<std::int64_t>(1, (std::int64_t{1} << 16) / std::max<std::int64_t>(1, a.cols));
-  const std::int64_t task_rows = (target + multiple - 1) / multiple * multiple;
+  const std::int64_t task_rows = round_up(target, multiple);
   const double task_bytes = static_cast<double>(task_rows) * static_cast<double>(a.cols) * 24.0;
   const auto fit = static_cast<std::int64_t>(static_cast<double>(chunk_bytes) / std::max(task_bytes, 1.0));
   const std::int64_t tasks_a_chunk = std::clamp<std::int64_t>(fit, 1, 4 * std::int64_t{pool.size()});
@@ -42,7 +43,7 @@ ErrorSums compare(const ValueReader& source, const ValueReader::Item& a, const V
     throw_if_interrupted();
     const std::int64_t count = std::min(chunk_rows, a.rows - first);
     rows.assign(static_cast<std::size_t>(count), RowError{});
-    pool.run((count + task_rows - 1) / task_rows, [&](std::int64_t task, int) {
+    pool.run(ceil_div(count, task_rows), [&](std::int64_t task, int) {
       const std::int64_t begin = task * task_rows, n = std::min(task_rows, count - begin);
       std::vector<float> x(static_cast<std::size_t>(n * a.cols)), y(x.size());
       source.read(a, first + begin, n, x);

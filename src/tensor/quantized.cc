@@ -8,6 +8,7 @@
 #include <variant>
 
 #include "base/error.h"
+#include "base/integer.h"
 #include "numeric/encoder.h"
 
 namespace halftone {
@@ -45,7 +46,7 @@ struct Cells {
         col_span = scheme.block_cols;
         break;
     }
-    scale_cols = whole_cols / col_span + (whole_cols % col_span != 0 ? 1 : 0);
+    scale_cols = ceil_div(whole_cols, col_span);
   }
 };
 

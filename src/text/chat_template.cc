@@ -47,11 +47,11 @@ bool plain_role(std::string_view role) {
 
 }  // namespace
 
-std::string ChatTemplate::render(const nlohmann::ordered_json& variables) const {
+std::string ChatTemplate::render(const nlohmann::ordered_json& variables, std::optional<std::int64_t> max_steps) const {
   if (!variables.is_object()) fail(ErrorKind::bad_input, "the variables of a chat template must be an object");
   Variables values;
   for (const auto& [name, value] : variables.items()) values.emplace_back(name, jinja::from_json(value));
-  return jinja::run(program_->body, values).bytes();
+  return jinja::run(program_->body, values, max_steps.value_or(jinja::kMaxSteps)).bytes();
 }
 
 std::vector<ChatTemplate::Piece> ChatTemplate::render_pieces(const std::vector<ChatMessage>& messages,

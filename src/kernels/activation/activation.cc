@@ -83,14 +83,6 @@ const ActivationKernels& activation_kernels([[maybe_unused]] Isa isa) {
   return scalar::kKernels;
 }
 
-void gated_activation(GateActivation act, const float* gate, const float* up, float* out, std::int64_t n,
-                      ThreadPool& pool) {
-  const ActivationKernels& kernels = activation_kernels(active_isa().isa);
-  pool.run_ranges(n, 4096, [&](std::int64_t begin, std::int64_t end, int) {
-    kernels.gated(act, gate + begin, up + begin, out + begin, end - begin);
-  });
-}
-
 void gated_activation(GateActivation act, const float* gate, const float* up, float* out, std::int64_t n) {
   activation_kernels(active_isa().isa).gated(act, gate, up, out, n);
 }

@@ -9,10 +9,7 @@ namespace halftone {
 
 enum class GateActivation { silu, gelu_tanh, gelu_erf, relu };
 
-// out[i] = act(gate[i]) * up[i]; out may be gate.
-void gated_activation(GateActivation act, const float* gate, const float* up, float* out, std::int64_t n,
-                      ThreadPool& pool);
-// The same on the calling thread.
+// out[i] = act(gate[i]) * up[i], on the calling thread; out may be gate.
 void gated_activation(GateActivation act, const float* gate, const float* up, float* out, std::int64_t n);
 // y += x
 void add(float* y, const float* x, std::int64_t n, ThreadPool& pool);

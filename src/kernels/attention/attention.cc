@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/integer.h"
 #include "kernels/activation/elementary.h"
 #include "kernels/attention/kernels.h"
 #include "kernels/attention/page.h"
@@ -260,9 +261,9 @@ void attention_with(Isa isa, const AttentionSpec& spec, const KvLayout& layout, 
   if (rows <= kMaxSplitRows && page_count > 1) return run_split(job, pool);
 
   // About four tasks a thread, so that the triangle of a prefill is shared out evenly.
-  const std::int64_t wanted = (rows * job.kv_heads + 4 * threads - 1) / (4 * threads);
-  const std::int64_t block = std::clamp<std::int64_t>((wanted + 7) / 8 * 8, 8, kMaxBlockRows);
-  const std::int64_t blocks = (rows + block - 1) / block;
+  const std::int64_t wanted = ceil_div(rows * job.kv_heads, 4 * threads);
+  const std::int64_t block = std::clamp<std::int64_t>(round_up(wanted, 8), 8, kMaxBlockRows);
+  const std::int64_t blocks = ceil_div(rows, block);
   pool.run(blocks * job.kv_heads, [&](std::int64_t task, int) {
     const std::int64_t b = blocks - 1 - task / job.kv_heads;  // the longest first
     job.run_rows(task % job.kv_heads, b * block, std::min(rows, (b + 1) * block));

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/integer.h"
 
 namespace halftone {
 namespace {
@@ -15,7 +16,7 @@ std::int64_t chunk_rows(const Scheme& scheme, std::int64_t cols) {
   constexpr std::int64_t kValues = 32768;
   const std::int64_t multiple = row_multiple(scheme);
   const std::int64_t rows = std::max<std::int64_t>(1, kValues / std::max<std::int64_t>(1, cols));
-  return (rows + multiple - 1) / multiple * multiple;
+  return round_up(rows, multiple);
 }
 
 // The upper half of an FP32 word. By far the most common dense input, so it has a loop that the compiler vectorizes.
@@ -43,7 +44,7 @@ void dequantize(const QuantizedTensor& tensor, std::span<float> out, ThreadPool&
   HT_CHECK(static_cast<std::int64_t>(out.size()) == tensor.rows * tensor.cols);
   const std::int64_t step = chunk_rows(tensor.scheme, tensor.cols);
   const bool bf16 = tensor.scheme.is_dense() && tensor.scheme.element == bf16_format();
-  pool.run((tensor.rows + step - 1) / step, [&](std::int64_t task, int) {
+  pool.run(ceil_div(tensor.rows, step), [&](std::int64_t task, int) {
     const std::int64_t first = task * step, count = std::min(step, tensor.rows - first);
     if (bf16) {
       return widen_bf16(tensor.codes.data() + 2 * first * tensor.cols, count * tensor.cols,
@@ -70,7 +71,7 @@ QuantizedTensor quantize(const Scheme& scheme, std::span<const float> values, st
   const SchemeShape shape = result.scales_shape();
   const auto cells = static_cast<std::size_t>(shape.scale_rows * shape.scale_cols);
   result.scales.resize(cells);
-  const std::int64_t chunks = (rows + step - 1) / step;
+  const std::int64_t chunks = ceil_div(rows, step);
   std::vector<std::vector<std::int32_t>> zeros(static_cast<std::size_t>(chunks));
   std::vector<float> global_scales(static_cast<std::size_t>(chunks));
   // The first cell of a chunk; a scheme with one scale a matrix writes it once, from the first chunk.
@@ -106,7 +107,7 @@ QuantizedTensor quantize(const Scheme& scheme, std::span<const float> values, st
 void scan(TensorStats& stats, std::span<const float> values, std::int64_t first_element, ThreadPool& pool) {
   constexpr std::int64_t kChunk = 65536;
   const auto n = static_cast<std::int64_t>(values.size());
-  const std::int64_t chunks = (n + kChunk - 1) / kChunk;
+  const std::int64_t chunks = ceil_div(n, kChunk);
   std::vector<TensorStats> parts(static_cast<std::size_t>(chunks));
   pool.run(chunks, [&](std::int64_t task, int) {
     const std::int64_t begin = task * kChunk, count = std::min(kChunk, n - begin);

@@ -5,26 +5,6 @@
 // Ahead of the hardware, which begins anew at every page and tile.
 constexpr int kPrefetchBytes = 512;
 
-static inline int scale_trailer_bytes(const WeightView& w) {
-  int scale = 0;
-  switch (w.scale) {
-    case ScaleFormat::none:
-      break;
-    case ScaleFormat::f32:
-      scale = 64;
-      break;
-    case ScaleFormat::bf16:
-    case ScaleFormat::f16:
-      scale = 32;
-      break;
-    case ScaleFormat::e8m0:
-    case ScaleFormat::e4m3:
-      scale = 16;
-      break;
-  }
-  return scale + (w.minimum == MinimumKind::none ? 0 : w.minimum == MinimumKind::zero_point ? 16 : 64);
-}
-
 // The 16 scales, zero points or minimums behind the codes of a segment (or of a tile).
 struct Trailer {
   Vec scale, zero, minimum;
@@ -35,27 +15,23 @@ struct Trailer {
         break;
       case ScaleFormat::f32:
         scale = vmul(vload(reinterpret_cast<const float*>(at)), scale);
-        at += 64;
         break;
       case ScaleFormat::bf16:
         scale = vmul(load_bf16(at), scale);
-        at += 32;
         break;
       case ScaleFormat::f16:
         scale = vmul(load_f16(at), scale);
-        at += 32;
         break;
       case ScaleFormat::e8m0:
         scale = vmul(load_e8m0(at), scale);
-        at += 16;
         break;
       case ScaleFormat::e4m3:
         scale = vmul(load_e4m3(at), scale);
-        at += 16;
         break;
     }
-    if (w.minimum == MinimumKind::zero_point) zero = vadd(load_i8(at), zero);
-    if (w.minimum == MinimumKind::f32) minimum = vload(reinterpret_cast<const float*>(at));
+    const std::byte* end = at + w.trailer_bytes;
+    if (w.minimum == MinimumKind::zero_point) zero = vadd(load_i8(end - 16), zero);
+    if (w.minimum == MinimumKind::f32) minimum = vload(reinterpret_cast<const float*>(end - 64));
   }
 
   // y + scale (sum - zero x_sum) + minimum x_sum
@@ -78,9 +54,8 @@ struct Ending {
       : a(args),
         tile(at),
         n(args.w.rows - at * 16),
-        scaled(args.w.scale_at_end &&
-               (scale_trailer_bytes(args.w) != 0 || args.w.unit != 1.0F || args.w.offset != 0.0F)),
-        trailer(args.w, args.w.codes + (at + 1) * args.w.tile_bytes - scale_trailer_bytes(args.w)) {}
+        scaled(args.w.scale_at_end && (args.w.trailer_bytes != 0 || args.w.unit != 1.0F || args.w.offset != 0.0F)),
+        trailer(args.w, args.w.codes + (at + 1) * args.w.tile_bytes - args.w.trailer_bytes) {}
 
   inline void store(std::int64_t row, Vec y) const {
     const WeightView& w = a.w;
@@ -172,7 +147,7 @@ static inline void direct(const ProductArgs& a, std::int64_t tile, std::int64_t 
         const Trailer trailer(w, at + t * w.tile_bytes);
         HT_UNROLL for (int r = 0; r < R; ++r) y[t][r] = trailer.add(w, sum[t][r], y[t][r], segment_sum(a, row + r, s));
       }
-      at += scale_trailer_bytes(w);
+      at += w.trailer_bytes;
     }
   }
   HT_UNROLL for (int t = 0; t < T; ++t) {
@@ -181,67 +156,95 @@ static inline void direct(const ProductArgs& a, std::int64_t tile, std::int64_t 
   }
 }
 
-// Calls f.template operator()<R>(first row) over [0, rows) in blocks of at most Most rows, as even as possible: the
-// last block is never a single row that waits for its own sums.
+// f.template operator()<rows>(first) for a number of rows known at run time, 1 to Most.
+template <int Most, class F>
+static inline void with_rows(std::int64_t rows, std::int64_t first, F& f) {
+  if constexpr (Most > 1) {
+    if (rows < Most) return with_rows<Most - 1>(rows, first, f);
+  }
+  f.template operator()<Most>(first);
+}
+
+// [0, rows) in blocks of at most Most rows, as even as possible: the last block is never a single row that waits for
+// its own sums.
 template <int Most, class F>
 static inline void in_row_blocks(std::int64_t rows, F f) {
   const std::int64_t blocks = (rows + Most - 1) / Most;
   std::int64_t row = 0;
   for (std::int64_t b = 0; b < blocks; ++b) {
     const std::int64_t next = rows * (b + 1) / blocks;
-    switch (next - row) {
-      case 1:
-        f.template operator()<1>(row);
-        break;
-      case 2:
-        f.template operator() < Most<2 ? Most : 2>(row);
-        break;
-      case 3:
-        f.template operator() < Most<3 ? Most : 3>(row);
-        break;
-      case 4:
-        f.template operator() < Most<4 ? Most : 4>(row);
-        break;
-      case 5:
-        f.template operator() < Most<5 ? Most : 5>(row);
-        break;
-      case 6:
-        f.template operator() < Most<6 ? Most : 6>(row);
-        break;
-      case 7:
-        f.template operator() < Most<7 ? Most : 7>(row);
-        break;
-      case 8:
-        f.template operator() < Most<8 ? Most : 8>(row);
-        break;
-      case 9:
-        f.template operator() < Most<9 ? Most : 9>(row);
-        break;
-      case 10:
-        f.template operator() < Most<10 ? Most : 10>(row);
-        break;
-      case 11:
-        f.template operator() < Most<11 ? Most : 11>(row);
-        break;
-      default:
-        f.template operator()<Most>(row);
-        break;
-    }
+    with_rows<Most>(next - row, row, f);
     row = next;
   }
 }
 
-// R rows of x times a decoded segment of a tile.
-template <int R>
-static inline void panel_rows(const ProductArgs& a, const Trailer* trailer, std::int64_t s, std::int64_t row,
-                              std::int64_t length, const float* panel, float* y) {
-  const float* x = a.x + row * a.ldx + s * a.w.segment;
-  Vec sum[R];
-  HT_UNROLL for (int r = 0; r < R; ++r) sum[r] = vzero();
-  for (std::int64_t k = 0; k < length; ++k) {
-    const Vec code = vload(panel + k * 16);
-    HT_UNROLL for (int r = 0; r < R; ++r) sum[r] = vfma(vset(x[r * a.ldx + k]), code, sum[r]);
+// What a panel holds and how it is multiplied: FP32 codes, or pairs of INT16 codes against INT8 activations.
+struct FloatPanel {
+  using Element = float;
+  static constexpr std::int64_t kLongest = kPanelSegment;
+  static constexpr int kRows = kMicroRows;
+
+  // Decodes `length` codes of 16 rows; where the codes end.
+  template <class D>
+  static inline const std::byte* decode(const D& decoder, const std::byte* at, std::int64_t length, float* out) {
+    for (std::int64_t k = 0; k < length; k += D::kStep, at += D::kBytes) {
+      HT_UNROLL for (int part = 0; part < D::kStep / D::kPart; ++part) {
+        const typename D::State state = decoder.prepare(at, part);
+        HT_UNROLL for (int i = 0; i < D::kPart; ++i, out += 16) vstore(out, decoder.code(state, i));
+      }
+    }
+    return at;
   }
+  template <int R>
+  static inline void sums(const ProductArgs& a, std::int64_t s, std::int64_t row, std::int64_t length,
+                          const float* panel, Vec (&out)[R]) {
+    const float* x = a.x + row * a.ldx + s * a.w.segment;
+    Vec sum[R];
+    HT_UNROLL for (int r = 0; r < R; ++r) sum[r] = vzero();
+    for (std::int64_t k = 0; k < length; ++k) {
+      const Vec code = vload(panel + k * 16);
+      HT_UNROLL for (int r = 0; r < R; ++r) sum[r] = vfma(vset(x[r * a.ldx + k]), code, sum[r]);
+    }
+    HT_UNROLL for (int r = 0; r < R; ++r) out[r] = sum[r];
+  }
+};
+
+struct IntegerPanel {
+  using Element = std::int16_t;
+  static constexpr std::int64_t kLongest = kIntegerSegment;
+  static constexpr int kRows = kIntegerRows;
+
+  template <class D>
+  static inline const std::byte* decode(const D& decoder, const std::byte* at, std::int64_t length, std::int16_t* out) {
+    for (std::int64_t k = 0; k < length; k += D::kStep, at += D::kBytes) {
+      IntVec code[D::kStep / 2];
+      decoder.pairs(at, code);
+      HT_UNROLL for (int i = 0; i < D::kStep / 2; ++i, out += 32) istore(out, code[i]);
+    }
+    return at;
+  }
+  // The pairs of a last step that the segment does not fill hold zeros of x.
+  template <int R>
+  static inline void sums(const ProductArgs& a, std::int64_t s, std::int64_t row, std::int64_t length,
+                          const std::int16_t* panel, Vec (&out)[R]) {
+    const std::int16_t* x = a.x16 + row * a.ldx16 + s * a.x16_segment;
+    const std::int64_t steps = (length + a.x16_step - 1) / a.x16_step, pairs = steps * a.x16_step / 2;
+    IntVec sum[R];
+    HT_UNROLL for (int r = 0; r < R; ++r) sum[r] = izero();
+    for (std::int64_t k = 0; k < pairs; ++k) {
+      const IntVec code = iload(panel + k * 32);
+      HT_UNROLL for (int r = 0; r < R; ++r) sum[r] = imadd(iset_pair(x + r * a.ldx16 + 2 * k), code, sum[r]);
+    }
+    HT_UNROLL for (int r = 0; r < R; ++r) out[r] = ifloat(sum[r]);
+  }
+};
+
+// R rows of x times a decoded segment of a tile, added to y. No trailer: it comes once, at the end of the tile.
+template <class Panel, int R>
+static inline void panel_rows(const ProductArgs& a, const Trailer* trailer, std::int64_t s, std::int64_t row,
+                              std::int64_t length, const typename Panel::Element* decoded, float* y) {
+  Vec sum[R];
+  Panel::template sums<R>(a, s, row, length, decoded, sum);
   HT_UNROLL for (int r = 0; r < R; ++r) {
     const Vec before = vload(y + r * 16);
     vstore(y + r * 16,
@@ -250,11 +253,11 @@ static inline void panel_rows(const ProductArgs& a, const Trailer* trailer, std:
 }
 
 // Many rows of x: a segment of a tile is decoded once and used for all of them.
-template <class D>
+template <class Panel, class D>
 static inline void panel(const ProductArgs& a, std::int64_t tile) {
   const WeightView& w = a.w;
   const D decoder(w);
-  alignas(64) float decoded[(kPanelSegment + 8) * 16];
+  alignas(64) typename Panel::Element decoded[(Panel::kLongest + 8) * 16];
   alignas(64) float y[kPanelRows * 16];
   const Ending ending(a, tile);
   for (std::int64_t row0 = a.first_row; row0 < a.last_row; row0 += kPanelRows) {
@@ -263,18 +266,12 @@ static inline void panel(const ProductArgs& a, std::int64_t tile) {
     const std::byte* at = w.codes + tile * w.tile_bytes;
     for (std::int64_t s = 0; s < w.segments; ++s) {
       const std::int64_t length = segment_length(w, s);
-      for (std::int64_t k = 0; k < length; k += D::kStep, at += D::kBytes) {
-        HT_UNROLL for (int part = 0; part < D::kStep / D::kPart; ++part) {
-          const typename D::State state = decoder.prepare(at, part);
-          HT_UNROLL for (int i = 0; i < D::kPart; ++i)
-              vstore(decoded + (k + part * D::kPart + i) * 16, decoder.code(state, i));
-        }
-      }
+      at = Panel::decode(decoder, at, length, decoded);
       const Trailer trailer(w, at);
       const Trailer* end = w.scale_at_end ? nullptr : &trailer;
-      if (!w.scale_at_end) at += scale_trailer_bytes(w);
-      in_row_blocks<kMicroRows>(
-          rows, [&]<int R>(std::int64_t r) { panel_rows<R>(a, end, s, row0 + r, length, decoded, y + r * 16); });
+      if (!w.scale_at_end) at += w.trailer_bytes;
+      in_row_blocks<Panel::kRows>(
+          rows, [&]<int R>(std::int64_t r) { panel_rows<Panel, R>(a, end, s, row0 + r, length, decoded, y + r * 16); });
     }
     for (std::int64_t r = 0; r < rows; ++r) ending.store(row0 + r, vload(y + r * 16));
   }
@@ -284,7 +281,7 @@ template <class D>
 static void product(const ProductArgs& a) {
   const std::int64_t rows = a.last_row - a.first_row;
   if (rows > kDirectRows && a.w.segment <= kPanelSegment) {
-    for (std::int64_t tile = a.first_tile; tile < a.last_tile; ++tile) panel<D>(a, tile);
+    for (std::int64_t tile = a.first_tile; tile < a.last_tile; ++tile) panel<FloatPanel, D>(a, tile);
     return;
   }
   std::int64_t tile = a.first_tile;
@@ -325,62 +322,16 @@ static inline void integer_direct(const ProductArgs& a, std::int64_t tile, std::
         y[t] = Trailer(w, at + t * w.tile_bytes).add(w, ifloat(sum[t]), y[t], segment_sum(a, row, s));
       }
     }
-    if (!w.scale_at_end) at += scale_trailer_bytes(w);
+    if (!w.scale_at_end) at += w.trailer_bytes;
   }
   HT_UNROLL for (int t = 0; t < T; ++t) Ending(a, tile + t).store(row, y[t]);
-}
-
-template <int R>
-static inline void integer_panel_rows(const ProductArgs& a, const Trailer* trailer, std::int64_t s, std::int64_t row,
-                                      std::int64_t pairs, const std::int16_t* panel, float* y) {
-  const std::int16_t* x = a.x16 + row * a.ldx16 + s * a.x16_segment;
-  IntVec sum[R];
-  HT_UNROLL for (int r = 0; r < R; ++r) sum[r] = izero();
-  for (std::int64_t k = 0; k < pairs; ++k) {
-    const IntVec code = iload(panel + k * 32);
-    HT_UNROLL for (int r = 0; r < R; ++r) sum[r] = imadd(iset_pair(x + r * a.ldx16 + 2 * k), code, sum[r]);
-  }
-  HT_UNROLL for (int r = 0; r < R; ++r) {
-    const Vec before = vload(y + r * 16);
-    vstore(y + r * 16, trailer == nullptr ? vadd(before, ifloat(sum[r]))
-                                          : trailer->add(a.w, ifloat(sum[r]), before, segment_sum(a, row + r, s)));
-  }
-}
-
-template <class D>
-static inline void integer_panel(const ProductArgs& a, std::int64_t tile) {
-  const WeightView& w = a.w;
-  const D decoder(w);
-  alignas(64) std::int16_t decoded[(kIntegerSegment + 8) * 16];
-  alignas(64) float y[kPanelRows * 16];
-  const Ending ending(a, tile);
-  for (std::int64_t row0 = a.first_row; row0 < a.last_row; row0 += kPanelRows) {
-    const std::int64_t rows = a.last_row - row0 < kPanelRows ? a.last_row - row0 : kPanelRows;
-    for (std::int64_t i = 0; i < rows * 16; i += 16) vstore(y + i, vzero());
-    const std::byte* at = w.codes + tile * w.tile_bytes;
-    for (std::int64_t s = 0; s < w.segments; ++s) {
-      const std::int64_t length = segment_length(w, s);
-      std::int64_t pairs = 0;
-      for (std::int64_t k = 0; k < length; k += D::kStep, at += D::kBytes) {
-        IntVec code[D::kStep / 2];
-        decoder.pairs(at, code);
-        HT_UNROLL for (int i = 0; i < D::kStep / 2; ++i, ++pairs) istore(decoded + pairs * 32, code[i]);
-      }
-      const Trailer trailer(w, at);
-      const Trailer* end = w.scale_at_end ? nullptr : &trailer;
-      if (!w.scale_at_end) at += scale_trailer_bytes(w);
-      in_row_blocks<kIntegerRows>(
-          rows, [&]<int R>(std::int64_t r) { integer_panel_rows<R>(a, end, s, row0 + r, pairs, decoded, y + r * 16); });
-    }
-    for (std::int64_t r = 0; r < rows; ++r) ending.store(row0 + r, vload(y + r * 16));
-  }
 }
 
 template <class D>
 static void integer_product(const ProductArgs& a) {
   const std::int64_t rows = a.last_row - a.first_row;
   if (rows > 2) {
-    for (std::int64_t tile = a.first_tile; tile < a.last_tile; ++tile) integer_panel<D>(a, tile);
+    for (std::int64_t tile = a.first_tile; tile < a.last_tile; ++tile) panel<IntegerPanel, D>(a, tile);
     return;
   }
   for (std::int64_t row = a.first_row; row < a.last_row; ++row) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <memory>
 
 #include "base/error.h"
 #include "base/integer.h"
@@ -39,16 +40,15 @@ std::vector<float> sum_segments(const Activations& x, std::int64_t segment, std:
 }
 
 // INT8 codes in int16, segments padded to whole steps, the K positions of a step in the order of the weights' kind.
-std::vector<std::int16_t> widen_codes(const Activations& x, const PackedMatrix::Data& d, std::int64_t padded,
-                                      ThreadPool& pool) {
-  const KindInfo& kind = kind_info(d.kind);
-  const std::int64_t stride = padded * d.segments;
+std::vector<std::int16_t> widen_codes(const Activations& x, const KindInfo& kind, std::int64_t segment,
+                                      std::int64_t padded, ThreadPool& pool) {
+  const std::int64_t segments = ceil_div(x.cols(), segment), stride = padded * segments;
   std::vector<std::int16_t> wide(static_cast<std::size_t>(x.rows() * stride));
   pool.run_ranges(x.rows(), 8, [&](std::int64_t begin, std::int64_t end, int) {
     for (std::int64_t r = begin; r < end; ++r) {
-      for (std::int64_t s = 0; s < d.segments; ++s) {
-        const std::int8_t* from = x.codes() + r * x.cols() + s * d.segment;
-        const std::int64_t length = std::min(d.segment, x.cols() - s * d.segment);
+      for (std::int64_t s = 0; s < segments; ++s) {
+        const std::int8_t* from = x.codes() + r * x.cols() + s * segment;
+        const std::int64_t length = std::min(segment, x.cols() - s * segment);
         std::int16_t* to = wide.data() + r * stride + s * padded;
         for (std::int64_t k = 0; k < length; k += kind.step, to += kind.step) {
           for (int i = 0; i < kind.step; ++i) {
@@ -63,9 +63,8 @@ std::vector<std::int16_t> widen_codes(const Activations& x, const PackedMatrix::
 }
 
 // x for codes that are decoded in place (KindInfo::place).
-std::vector<float> place_values(const Activations& x, const PackedMatrix::Data& d, ThreadPool& pool) {
-  const std::array<float, 8>& place = kind_info(d.kind).place;
-  const std::int64_t segment = d.segment;
+std::vector<float> place_values(const Activations& x, const KindInfo& kind, std::int64_t segment, ThreadPool& pool) {
+  const std::array<float, 8>& place = kind.place;
   std::vector<float> placed(static_cast<std::size_t>(x.rows() * x.cols()));
   pool.run_ranges(x.rows(), 8, [&](std::int64_t begin, std::int64_t end, int) {
     for (std::int64_t r = begin; r < end; ++r) {
@@ -97,20 +96,62 @@ const KernelSet& kernel_set(Isa isa) {
 
 namespace {
 
-// A product with x in the form that its kernel reads.
+// x in the form that the kernels of a kind of weights read; products with the same kind and segments share it.
+struct Input {
+  WeightKind kind;
+  bool integer, summed;
+  std::int64_t segment;
+  std::vector<float> sums, placed;
+  std::vector<std::int16_t> wide;
+
+  explicit Input(const PackedMatrix::Data& d)
+      : kind(d.kind),
+        integer(d.integer),
+        summed(d.offset != 0.0F || d.minimum != MinimumKind::none),
+        segment(d.segment) {}
+  bool same_form(const Input& other) const {
+    return kind == other.kind && integer == other.integer && summed == other.summed && segment == other.segment;
+  }
+  std::int64_t padded_segment() const { return round_up(segment, kind_info(kind).step); }
+
+  void prepare(const Activations& x, ThreadPool& pool) {
+    const std::int64_t segments = ceil_div(x.cols(), segment);
+    if (summed) sums = sum_segments(x, segment, segments, pool);
+    if (integer) {
+      wide = widen_codes(x, kind_info(kind), segment, padded_segment(), pool);
+    } else if (kind_info(kind).place[0] != 0.0F) {
+      placed = place_values(x, kind_info(kind), segment, pool);
+    }
+  }
+};
+
+const Input& input_for(const PackedMatrix::Data& d, const Activations& x, std::vector<std::unique_ptr<Input>>& inputs,
+                       ThreadPool& pool) {
+  auto wanted = std::make_unique<Input>(d);
+  for (const std::unique_ptr<Input>& input : inputs) {
+    if (input->same_form(*wanted)) return *input;
+  }
+  wanted->prepare(x, pool);
+  return *inputs.emplace_back(std::move(wanted));
+}
+
 struct Job {
   ProductArgs args{};
   ProductFunction run = nullptr;
   std::int64_t tiles = 0, tile_bytes = 0;
-  std::vector<float> sums, placed;
-  std::vector<std::int16_t> wide;
 
-  Job(const Product& product, const Activations& x, ThreadPool& pool) {
+  Job(const Product& product, const Activations& x, const Input& input) {
     const PackedMatrix::Data& d = product.w->data();
-    HT_CHECK(x.cols() == d.cols && x.scheme() == d.activations && product.ldy >= d.rows);
     args.w = d.view();
-    args.x = x.values();
+    args.x = input.placed.empty() ? x.values() : input.placed.data();
     args.ldx = x.cols();
+    if (input.summed) args.segment_sums = input.sums.data();
+    if (d.integer) {
+      args.x16 = input.wide.data();
+      args.x16_segment = input.padded_segment();
+      args.x16_step = kind_info(d.kind).step;
+      args.ldx16 = args.x16_segment * d.segments;
+    }
     args.row_scales = x.row_scales();
     args.bias = product.bias;
     args.y = product.y;
@@ -118,20 +159,6 @@ struct Job {
     args.m = x.rows();
     tiles = d.tiles;
     tile_bytes = d.tile_bytes;
-    if (d.offset != 0.0F || d.minimum != MinimumKind::none) {
-      sums = sum_segments(x, d.segment, d.segments, pool);
-      args.segment_sums = sums.data();
-    }
-    if (d.integer) {
-      args.x16_segment = ceil_div(d.segment, kind_info(d.kind).step) * kind_info(d.kind).step;
-      args.ldx16 = args.x16_segment * d.segments;
-      wide = widen_codes(x, d, args.x16_segment, pool);
-      args.x16 = wide.data();
-    }
-    if (kind_info(d.kind).place[0] != 0.0F && !d.integer) {
-      placed = place_values(x, d, pool);
-      args.x = placed.data();
-    }
     run = (d.integer ? d.kernels->integer : d.kernels->product)[static_cast<int>(d.kind)];
   }
 
@@ -149,12 +176,15 @@ struct Job {
 
 void matmul(std::span<const Product> products, const Activations& x, ThreadPool& pool, const AfterBlock& after) {
   if (x.rows() == 0 || products.empty()) return;
+  std::vector<std::unique_ptr<Input>> inputs;
   std::vector<Job> jobs;
   jobs.reserve(products.size());
   std::int64_t tiles = 0, bytes = 0;
   for (const Product& product : products) {
     HT_CHECK(!after || product.w->rows() == products[0].w->rows());
-    const Job& job = jobs.emplace_back(product, x, pool);
+    const PackedMatrix::Data& d = product.w->data();
+    HT_CHECK(x.cols() == d.cols && x.scheme() == d.activations && product.ldy >= d.rows);
+    const Job& job = jobs.emplace_back(product, x, input_for(d, x, inputs, pool));
     tiles += job.tiles;
     bytes += job.tiles * job.tile_bytes;
   }

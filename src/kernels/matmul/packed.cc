@@ -294,6 +294,7 @@ WeightView PackedMatrix::Data::view() const {
   v.segments = segments;
   v.segment_bytes = segment_bytes;
   v.tile_bytes = tile_bytes;
+  v.trailer_bytes = trailer_bytes();
   v.unit = global * factor * (scale == ScaleFormat::e4m3 ? 256.0F : 1.0F);  // kernels read E4M3 scales as FP16 bits
   v.offset = offset;
   v.scale = scale;
@@ -402,7 +403,7 @@ PackedMatrixBuilder::PackedMatrixBuilder(std::int64_t rows, std::int64_t cols, c
   d.kernels = &kernel_set(isa);
   d.rows = rows;
   d.cols = cols;
-  d.tiles = (rows + kTileRows - 1) / kTileRows;
+  d.tiles = ceil_div(rows, kTileRows);
   Storage storage = choose_storage(weights);
   d.kind = storage.kind;
   d.factor = storage.factor;
@@ -413,7 +414,7 @@ PackedMatrixBuilder::PackedMatrixBuilder(std::int64_t rows, std::int64_t cols, c
   const std::int64_t group = group_length(weights, cols);
   d.scale_at_end = group == 0;
   d.segment = group == 0 ? std::min(kSegment, cols) : group;
-  d.segments = (cols + d.segment - 1) / d.segment;
+  d.segments = ceil_div(cols, d.segment);
   d.offset = storage.offset;
   if (is_int8_token(d.activations) && d.segment <= kIntegerSegment) {
     if (d.kind == WeightKind::i8) {
@@ -498,7 +499,7 @@ void PackedMatrixBuilder::add_rows(std::int64_t first, const QuantizedTensor& ch
   HT_CHECK(!d.any_rows || d.global == chunk.global_scale);
   d.global = chunk.global_scale;
   d.any_rows = true;
-  const std::int64_t tiles = (chunk.rows + kTileRows - 1) / kTileRows;
+  const std::int64_t tiles = ceil_div(chunk.rows, kTileRows);
   const SchemeShape shape = chunk.scales_shape();
   const auto cols = static_cast<std::size_t>(d.cols);
   const bool ggml = d.scheme.ggml.has_value();

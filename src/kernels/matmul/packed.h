@@ -60,7 +60,7 @@ struct WeightView {
   const std::byte* codes;
   const float* table;           // lut8: 256, n4f: 16
   const std::uint8_t* table16;  // n4i
-  std::int64_t rows, cols, segment, segments, segment_bytes, tile_bytes;
+  std::int64_t rows, cols, segment, segments, segment_bytes, tile_bytes, trailer_bytes;
   float unit;    // multiplies every scale
   float offset;  // what stored codes are too large by, where there are no zero points
   ScaleFormat scale;
@@ -73,6 +73,7 @@ struct ProductArgs {
   const float* x;             // [m, ldx]
   const std::int16_t* x16;    // [m, ldx16], integer kernels: segments padded to whole steps, in KindInfo's order
   std::int64_t x16_segment;   // elements of a padded segment
+  std::int64_t x16_step;      // elements of a step
   const float* segment_sums;  // [m, segments] of x, where stored codes have an offset, zero points or minimums
   const float* row_scales;    // [m] or nullptr
   const float* bias;          // [rows] or nullptr
