@@ -3,7 +3,7 @@
 # --lint adds clang-format and clang-tidy, --fuzz adds clang.
 set -eu
 packages="g++ cmake ninja-build pkg-config libfmt-dev nlohmann-json3-dev libcli11-dev libpcre2-dev libutf8proc-dev
-libxxhash-dev libgtest-dev libgmock-dev binutils python3-pip python3-venv"
+libxxhash-dev libeigen3-dev libgtest-dev libgmock-dev binutils python3-pip python3-venv"
 for argument in "$@"; do
   case "$argument" in
     --lint) packages="$packages clang-format clang-tidy" ;;

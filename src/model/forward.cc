@@ -75,75 +75,100 @@ void softcap(std::span<float> values, float cap, ThreadPool& pool) {
 
 }  // namespace
 
-void Model::Impl::forward_chunk(std::span<const std::int32_t> tokens, KvCache& cache, std::int64_t position, float* out,
-                                std::span<std::vector<const std::byte*>> pages, ThreadPool& pool,
-                                const ActivationHook& hook) const {
-  const auto rows = static_cast<std::int64_t>(tokens.size());
-  const std::int64_t hidden = config.hidden, heads = config.heads, kv_heads = config.kv_heads, dim = config.head_dim;
-  const auto buffer = [rows](std::int64_t cols) { return std::vector<float>(static_cast<std::size_t>(rows * cols)); };
-  std::vector<float> x = buffer(hidden), normed = buffer(hidden), branch = buffer(hidden);
-  std::vector<float> q = buffer(heads * dim), k = buffer(kv_heads * dim), v = buffer(kv_heads * dim);
-  std::vector<float> attended = buffer(heads * dim), gate = buffer(config.ffn), up = buffer(config.ffn);
+void BlockRun::attention_input(const float* x, std::int64_t rows, float* normed) const {
+  rms_norm(x, block.attention_norm, config.norm_eps, rows, config.hidden, normed, pool);
+}
 
+void BlockRun::attend(const float* normed, std::int64_t rows, std::int64_t position, const KvLayout& layout,
+                      std::span<std::byte* const> pages, float* attended, BlockScratch& scratch) const {
+  const std::int64_t heads = config.heads, kv_heads = config.kv_heads, dim = config.head_dim;
+  float* q = scratch.q.get(rows * heads * dim);
+  float* k = scratch.k.get(rows * kv_heads * dim);
+  float* v = scratch.v.get(rows * kv_heads * dim);
+  LinearInput(normed, rows, pool, hook).apply({{block.q, q}, {block.k, k}, {block.v, v}});
+  if (config.qk_norm) {
+    rms_norm(q, block.q_norm, config.norm_eps, rows * heads, dim, q, pool);
+    rms_norm(k, block.k_norm, config.norm_eps, rows * kv_heads, dim, k, pool);
+  }
+  halftone::rope(q, rows, heads, dim, position, rope, config.rope_interleaved, pool);
+  halftone::rope(k, rows, kv_heads, dim, position, rope, config.rope_interleaved, pool);
   pool.run(rows, [&](std::int64_t r, int) {
-    const std::span<float> row(x.data() + r * hidden, static_cast<std::size_t>(hidden));
-    embedding.weight.decode_row(tokens[static_cast<std::size_t>(r)], row);
+    const std::int64_t at = position + r;
+    kv_write(layout, pages[static_cast<std::size_t>(at / kKvPageTokens)], at % kKvPageTokens, k + r * kv_heads * dim,
+             v + r * kv_heads * dim);
+  });
+  const AttentionSpec spec{
+      .heads = heads, .scale = config.attention_scale, .window = layer.window, .softcap = config.attention_softcap};
+  attention(spec, layout, q, rows, position, pages, attended, pool);
+}
+
+void BlockRun::add_attention(const float* attended, std::int64_t rows, float* x, BlockScratch& scratch) const {
+  float* branch = scratch.branch.get(rows * config.hidden);
+  LinearInput(attended, rows, pool, hook).apply(block.o, branch);
+  if (config.post_norms) {
+    rms_norm(branch, block.post_attention_norm, config.norm_eps, rows, config.hidden, branch, pool);
+  }
+  add(x, branch, rows * config.hidden, pool);
+}
+
+void BlockRun::ffn_input(const float* x, std::int64_t rows, float* normed) const {
+  rms_norm(x, block.ffn_norm, config.norm_eps, rows, config.hidden, normed, pool);
+}
+
+void BlockRun::gate_and_up(const float* normed, std::int64_t rows, float* gated, BlockScratch& scratch) const {
+  float* up = scratch.up.get(rows * config.ffn);
+  LinearInput(normed, rows, pool, hook)
+      .apply({{block.gate, gated}, {block.up, up}}, [&](std::int64_t first_row, std::int64_t last_row,
+                                                        std::int64_t first, std::int64_t last) {
+        for (std::int64_t r = first_row; r < last_row; ++r) {
+          float* g = gated + r * config.ffn;
+          gated_activation(config.activation, g + first, up + r * config.ffn + first, g + first, last - first);
+        }
+      });
+}
+
+void BlockRun::add_ffn(const float* gated, std::int64_t rows, float* x, BlockScratch& scratch) const {
+  float* branch = scratch.branch.get(rows * config.hidden);
+  LinearInput(gated, rows, pool, hook).apply(block.down, branch);
+  if (config.post_norms) {
+    rms_norm(branch, block.post_ffn_norm, config.norm_eps, rows, config.hidden, branch, pool);
+  }
+  add(x, branch, rows * config.hidden, pool);
+}
+
+void embed(const ModelConfig& config, const PackedMatrix& table, std::span<const std::int32_t> tokens, float* x,
+           ThreadPool& pool) {
+  pool.run(static_cast<std::int64_t>(tokens.size()), [&](std::int64_t r, int) {
+    const std::span<float> row(x + r * config.hidden, static_cast<std::size_t>(config.hidden));
+    table.decode_row(tokens[static_cast<std::size_t>(r)], row);
     if (config.embedding_scale != 1.0F) {
       for (float& value : row) value *= config.embedding_scale;
     }
   });
+}
 
+void Model::Impl::forward_chunk(std::span<const std::int32_t> tokens, KvCache& cache, std::int64_t position, float* out,
+                                std::span<std::vector<std::byte*>> pages, ThreadPool& pool,
+                                const ActivationHook& hook) const {
+  const auto rows = static_cast<std::int64_t>(tokens.size());
+  const auto buffer = [rows](std::int64_t cols) { return std::vector<float>(static_cast<std::size_t>(rows * cols)); };
+  std::vector<float> x = buffer(config.hidden), normed = buffer(config.hidden);
+  std::vector<float> attended = buffer(config.heads * config.head_dim), gated = buffer(config.ffn);
+  BlockScratch scratch;
+
+  embed(config, embedding.weight, tokens, x.data(), pool);
   for (std::size_t i = 0; i < blocks.size(); ++i) {
-    const Block& block = blocks[i];
     const LayerConfig& layer = config.layers[i];
-
-    rms_norm(x.data(), block.attention_norm, config.norm_eps, rows, hidden, normed.data(), pool);
-    {
-      LinearInput input(normed.data(), rows, pool, hook);
-      input.apply({{block.q, q.data()}, {block.k, k.data()}, {block.v, v.data()}});
-    }
-    if (config.qk_norm) {
-      rms_norm(q.data(), block.q_norm, config.norm_eps, rows * heads, dim, q.data(), pool);
-      rms_norm(k.data(), block.k_norm, config.norm_eps, rows * kv_heads, dim, k.data(), pool);
-    }
-    const RopeFrequencies& frequencies = layer.local_rope ? rope_local : rope;
-    halftone::rope(q.data(), rows, heads, dim, position, frequencies, config.rope_interleaved, pool);
-    halftone::rope(k.data(), rows, kv_heads, dim, position, frequencies, config.rope_interleaved, pool);
-
-    pool.run(rows, [&](std::int64_t r, int) {
-      const std::int64_t at = position + r;
-      std::byte* page = cache.pages_[i][static_cast<std::size_t>(at / kKvPageTokens)].get();
-      kv_write(cache.layout_, page, at % kKvPageTokens, k.data() + r * kv_heads * dim, v.data() + r * kv_heads * dim);
-    });
-    const AttentionSpec spec{
-        .heads = heads, .scale = config.attention_scale, .window = layer.window, .softcap = config.attention_softcap};
-    attention(spec, cache.layout_, q.data(), rows, position, pages[i], attended.data(), pool);
-
-    LinearInput(attended.data(), rows, pool, hook).apply(block.o, branch.data());
-    if (config.post_norms) {
-      rms_norm(branch.data(), block.post_attention_norm, config.norm_eps, rows, hidden, branch.data(), pool);
-    }
-    add(x.data(), branch.data(), rows * hidden, pool);
-
-    rms_norm(x.data(), block.ffn_norm, config.norm_eps, rows, hidden, normed.data(), pool);
-    {
-      LinearInput input(normed.data(), rows, pool, hook);
-      input.apply({{block.gate, gate.data()}, {block.up, up.data()}}, [&](std::int64_t first_row, std::int64_t last_row,
-                                                                          std::int64_t first, std::int64_t last) {
-        for (std::int64_t r = first_row; r < last_row; ++r) {
-          float* g = gate.data() + r * config.ffn;
-          gated_activation(config.activation, g + first, up.data() + r * config.ffn + first, g + first, last - first);
-        }
-      });
-    }
-    LinearInput(gate.data(), rows, pool, hook).apply(block.down, branch.data());
-    if (config.post_norms) {
-      rms_norm(branch.data(), block.post_ffn_norm, config.norm_eps, rows, hidden, branch.data(), pool);
-    }
-    add(x.data(), branch.data(), rows * hidden, pool);
-    emit(hook, Kind::block_output, block.name, x.data(), rows, hidden);
+    const BlockRun run{config, layer, blocks[i], layer.local_rope ? rope_local : rope, pool, hook};
+    run.attention_input(x.data(), rows, normed.data());
+    run.attend(normed.data(), rows, position, cache.layout_, pages[i], attended.data(), scratch);
+    run.add_attention(attended.data(), rows, x.data(), scratch);
+    run.ffn_input(x.data(), rows, normed.data());
+    run.gate_and_up(normed.data(), rows, gated.data(), scratch);
+    run.add_ffn(gated.data(), rows, x.data(), scratch);
+    emit(hook, Kind::block_output, blocks[i].name, x.data(), rows, config.hidden);
   }
-  rms_norm(x.data(), final_norm, config.norm_eps, rows, hidden, out, pool);
+  rms_norm(x.data(), final_norm, config.norm_eps, rows, config.hidden, out, pool);
 }
 
 void Model::forward(std::span<const std::int32_t> tokens, KvCache& cache, std::vector<float>& hidden, ThreadPool& pool,
@@ -164,7 +189,7 @@ void Model::forward(std::span<const std::int32_t> tokens, KvCache& cache, std::v
   hidden.resize(static_cast<std::size_t>(count * config.hidden));
   if (count == 0) return;
   cache.reserve(cache.length_ + count);
-  std::vector<std::vector<const std::byte*>> pages(cache.pages_.size());
+  std::vector<std::vector<std::byte*>> pages(cache.pages_.size());
   for (std::size_t layer = 0; layer < pages.size(); ++layer) {
     for (const auto& page : cache.pages_[layer]) pages[layer].push_back(page.get());
   }

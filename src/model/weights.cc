@@ -5,80 +5,35 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "base/integer.h"
 
 namespace halftone {
 namespace {
 
 constexpr std::int64_t kElementsAtOnce = std::int64_t{1} << 22;
 
-std::int64_t round_up(std::int64_t n, std::int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
-
-class Binder {
- public:
-  Binder(const ModelConfig& config, const WeightSource& weights, ThreadPool& pool, Progress& progress)
-      : config_(config), weights_(weights), pool_(pool), progress_(progress) {}
-
-  Linear linear(const std::string& module, std::int64_t rows, std::int64_t cols, bool bias) {
-    throw_if_interrupted();
-    const std::optional<WeightInfo> info = weights_.find(module);
-    if (!info) {
-      fail(ErrorKind::bad_input, "the checkpoint has no weight '{}.weight' [{}, {}], which its config asks for", module,
-           rows, cols);
-    }
-    if (info->rows != rows || info->cols != cols) {
-      fail(ErrorKind::bad_input, "'{}.weight' is [{}, {}], but the config asks for [{}, {}]", module, info->rows,
-           info->cols, rows, cols);
-    }
-    Linear out;
-    out.module = module;
-    try {
-      out.weight = pack(*info);
-    } catch (const Error& error) {
-      if (std::string_view(error.what()).find(module) != std::string_view::npos) throw;
-      fail(error.kind(), "'{}.weight': {}", module, error.what());
-    }
-    if (bias) out.bias = vector(module + ".bias", rows);
-    progress_.advance(static_cast<std::uint64_t>(out.weight.bytes()), module);
-    return out;
+std::vector<float> bind_vector(const WeightSource& weights, const std::string& name, std::int64_t size) {
+  std::optional<std::vector<float>> values = weights.vector(name);
+  if (!values) fail(ErrorKind::bad_input, "the checkpoint has no '{}' [{}], which its config asks for", name, size);
+  if (static_cast<std::int64_t>(values->size()) != size) {
+    fail(ErrorKind::bad_input, "'{}' has {} values, but the config asks for {}", name, values->size(), size);
   }
+  return *std::move(values);
+}
 
-  std::vector<float> vector(const std::string& name, std::int64_t size) {
-    std::optional<std::vector<float>> values = weights_.vector(name);
-    if (!values) fail(ErrorKind::bad_input, "the checkpoint has no '{}' [{}], which its config asks for", name, size);
-    if (static_cast<std::int64_t>(values->size()) != size) {
-      fail(ErrorKind::bad_input, "'{}' has {} values, but the config asks for {}", name, values->size(), size);
-    }
-    return *std::move(values);
+PackedMatrix pack(const WeightSource& weights, const WeightInfo& info, ThreadPool& pool) {
+  PackedMatrixBuilder builder(info.rows, info.cols, info.scheme, info.activations);
+  // Chunks must suit both the kernel's layout and the scheme's blocks.
+  const std::int64_t multiple = std::lcm(builder.row_alignment(), row_multiple(info.scheme));
+  const std::int64_t step =
+      round_up(std::max<std::int64_t>(1, kElementsAtOnce / std::max<std::int64_t>(1, info.cols)), multiple);
+  for (std::int64_t first = 0; first < info.rows; first += step) {
+    const std::int64_t count = std::min(step, info.rows - first);
+    builder.add_rows(first, weights.rows(info, first, count), pool);
+    weights.forget(info);
   }
-
-  std::vector<float> norm(const std::string& module, std::int64_t size) {
-    std::vector<float> values = vector(module + ".weight", size);
-    if (config_.norm_weight_plus_one) {
-      for (float& value : values) value += 1.0F;
-    }
-    return values;
-  }
-
- private:
-  PackedMatrix pack(const WeightInfo& info) {
-    PackedMatrixBuilder builder(info.rows, info.cols, info.scheme, info.activations);
-    // Chunks must suit both the kernel's layout and the scheme's blocks.
-    const std::int64_t multiple = std::lcm(builder.row_alignment(), row_multiple(info.scheme));
-    const std::int64_t step =
-        round_up(std::max<std::int64_t>(1, kElementsAtOnce / std::max<std::int64_t>(1, info.cols)), multiple);
-    for (std::int64_t first = 0; first < info.rows; first += step) {
-      const std::int64_t count = std::min(step, info.rows - first);
-      builder.add_rows(first, weights_.rows(info, first, count), pool_);
-      weights_.forget(info);
-    }
-    return builder.finish();
-  }
-
-  const ModelConfig& config_;
-  const WeightSource& weights_;
-  ThreadPool& pool_;
-  Progress& progress_;
-};
+  return builder.finish();
+}
 
 std::uint64_t stored_bytes(const ModelConfig& config, const WeightSource& weights, const ModuleNames& names) {
   std::uint64_t bytes = 0;
@@ -99,6 +54,76 @@ std::uint64_t stored_bytes(const ModelConfig& config, const WeightSource& weight
 }
 
 }  // namespace
+
+Linear bind_linear(const WeightSource& weights, const std::string& module, std::int64_t rows, std::int64_t cols,
+                   bool bias, ThreadPool& pool) {
+  throw_if_interrupted();
+  const std::optional<WeightInfo> info = weights.find(module);
+  if (!info) {
+    fail(ErrorKind::bad_input, "the checkpoint has no weight '{}.weight' [{}, {}], which its config asks for", module,
+         rows, cols);
+  }
+  if (info->rows != rows || info->cols != cols) {
+    fail(ErrorKind::bad_input, "'{}.weight' is [{}, {}], but the config asks for [{}, {}]", module, info->rows,
+         info->cols, rows, cols);
+  }
+  Linear out;
+  out.module = module;
+  try {
+    out.weight = pack(weights, *info, pool);
+  } catch (const Error& error) {
+    if (std::string_view(error.what()).find(module) != std::string_view::npos) throw;
+    fail(error.kind(), "'{}.weight': {}", module, error.what());
+  }
+  if (bias) out.bias = bind_vector(weights, module + ".bias", rows);
+  return out;
+}
+
+std::vector<float> bind_norm(const ModelConfig& config, const WeightSource& weights, const std::string& module,
+                             std::int64_t size) {
+  std::vector<float> values = bind_vector(weights, module + ".weight", size);
+  if (config.norm_weight_plus_one) {
+    for (float& value : values) value += 1.0F;
+  }
+  return values;
+}
+
+Block bind_block(const ModelConfig& config, std::int64_t layer, const WeightSource& weights, const std::string& stem,
+                 ThreadPool& pool, Progress& progress) {
+  const std::int64_t hidden = config.hidden, ffn = config.ffn;
+  const std::int64_t q_size = config.heads * config.head_dim, kv_size = config.kv_heads * config.head_dim;
+  const auto name = [&](std::string_view part) { return module_name(layer, part, stem); };
+  const auto norm = [&](std::string_view part, std::int64_t size) {
+    return bind_norm(config, weights, name(part), size);
+  };
+  const auto linear = [&](std::string_view part, std::int64_t rows, std::int64_t cols, bool bias) {
+    Linear out = bind_linear(weights, name(part), rows, cols, bias, pool);
+    progress.advance(static_cast<std::uint64_t>(out.weight.bytes()), out.module);
+    return out;
+  };
+  Block block;
+  block.name = module_name(layer, "");
+  block.attention_norm = norm("input_layernorm", hidden);
+  if (config.post_norms) {
+    block.post_attention_norm = norm("post_attention_layernorm", hidden);
+    block.ffn_norm = norm("pre_feedforward_layernorm", hidden);
+    block.post_ffn_norm = norm("post_feedforward_layernorm", hidden);
+  } else {
+    block.ffn_norm = norm("post_attention_layernorm", hidden);
+  }
+  if (config.qk_norm) {
+    block.q_norm = norm("self_attn.q_norm", config.head_dim);
+    block.k_norm = norm("self_attn.k_norm", config.head_dim);
+  }
+  block.q = linear("self_attn.q_proj", q_size, hidden, config.attention_bias);
+  block.k = linear("self_attn.k_proj", kv_size, hidden, config.attention_bias);
+  block.v = linear("self_attn.v_proj", kv_size, hidden, config.attention_bias);
+  block.o = linear("self_attn.o_proj", hidden, q_size, config.output_bias);
+  block.gate = linear("mlp.gate_proj", ffn, hidden, config.ffn_bias);
+  block.up = linear("mlp.up_proj", ffn, hidden, config.ffn_bias);
+  block.down = linear("mlp.down_proj", hidden, ffn, config.ffn_bias);
+  return block;
+}
 
 ModuleNames find_module_names(const WeightSource& weights) {
   for (const char* stem : {"model.", "language_model.model.", "model.language_model.", "language_model.", ""}) {
@@ -138,41 +163,16 @@ Model::Model(const ModelConfig& config, const WeightSource& weights, ThreadPool&
 
   const ModuleNames names = find_module_names(weights);
   progress.begin("load", stored_bytes(config, weights, names), "bytes");
-  Binder bind(config, weights, pool, progress);
-  const std::int64_t hidden = config.hidden, ffn = config.ffn;
-  const std::int64_t q_size = config.heads * config.head_dim, kv_size = config.kv_heads * config.head_dim;
-
-  m.embedding = bind.linear(names.stem + "embed_tokens", config.vocabulary, hidden, false);
-  if (!config.tied_head) {
-    m.untied_head = bind.linear(names.head.empty() ? "lm_head" : names.head, config.vocabulary, hidden, false);
-  }
-  m.final_norm = bind.norm(names.stem + "norm", hidden);
-  m.blocks.resize(config.layers.size());
-  for (std::size_t i = 0; i < m.blocks.size(); ++i) {
-    Block& block = m.blocks[i];
-    const auto name = [&](std::string_view part) {
-      return module_name(static_cast<std::int64_t>(i), part, names.stem);
-    };
-    block.name = module_name(static_cast<std::int64_t>(i), "");
-    block.attention_norm = bind.norm(name("input_layernorm"), hidden);
-    if (config.post_norms) {
-      block.post_attention_norm = bind.norm(name("post_attention_layernorm"), hidden);
-      block.ffn_norm = bind.norm(name("pre_feedforward_layernorm"), hidden);
-      block.post_ffn_norm = bind.norm(name("post_feedforward_layernorm"), hidden);
-    } else {
-      block.ffn_norm = bind.norm(name("post_attention_layernorm"), hidden);
-    }
-    if (config.qk_norm) {
-      block.q_norm = bind.norm(name("self_attn.q_norm"), config.head_dim);
-      block.k_norm = bind.norm(name("self_attn.k_norm"), config.head_dim);
-    }
-    block.q = bind.linear(name("self_attn.q_proj"), q_size, hidden, config.attention_bias);
-    block.k = bind.linear(name("self_attn.k_proj"), kv_size, hidden, config.attention_bias);
-    block.v = bind.linear(name("self_attn.v_proj"), kv_size, hidden, config.attention_bias);
-    block.o = bind.linear(name("self_attn.o_proj"), hidden, q_size, config.output_bias);
-    block.gate = bind.linear(name("mlp.gate_proj"), ffn, hidden, config.ffn_bias);
-    block.up = bind.linear(name("mlp.up_proj"), ffn, hidden, config.ffn_bias);
-    block.down = bind.linear(name("mlp.down_proj"), hidden, ffn, config.ffn_bias);
+  const auto table = [&](const std::string& module) {
+    Linear out = bind_linear(weights, module, config.vocabulary, config.hidden, false, pool);
+    progress.advance(static_cast<std::uint64_t>(out.weight.bytes()), module);
+    return out;
+  };
+  m.embedding = table(names.stem + "embed_tokens");
+  if (!config.tied_head) m.untied_head = table(names.head.empty() ? "lm_head" : names.head);
+  m.final_norm = bind_norm(config, weights, names.stem + "norm", config.hidden);
+  for (std::size_t i = 0; i < config.layers.size(); ++i) {
+    m.blocks.push_back(bind_block(config, static_cast<std::int64_t>(i), weights, names.stem, pool, progress));
   }
   progress.end();
 }

@@ -11,6 +11,8 @@
 #include "base/file.h"
 #include "checkpoint/hf_writer.h"
 #include "checkpoint/safetensors.h"
+#include "model/model.h"
+#include "pipeline/calibration_walk.h"
 #include "pipeline/stored_config.h"
 
 namespace halftone {
@@ -93,6 +95,20 @@ void settle_head(const Checkpoint& source, std::vector<PlanInput>& inputs, PlanO
                                 "tie_word_embeddings becomes false",
                                 tables.head, tables.embedding));
   }
+}
+
+// The matrices whose inputs a calibration walk sees.
+std::set<std::string> walked_modules(const Checkpoint& source) {
+  const ModuleNames names = find_module_names(*source.weights);
+  std::set<std::string> modules;
+  modules.insert(source.model->tied_head ? names.stem + "embed_tokens" : names.head.empty() ? "lm_head" : names.head);
+  for (std::size_t i = 0; i < source.model->layers.size(); ++i) {
+    for (const char* part : {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
+                             "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"}) {
+      modules.insert(module_name(static_cast<std::int64_t>(i), part, names.stem));
+    }
+  }
+  return modules;
 }
 
 DType dtype_of_plain(const ElementFormat& element) {
@@ -242,6 +258,19 @@ JobLayout lay_out(const Checkpoint& source, const QuantizeOptions& options, int 
   }
   layout.method = pick_method(modules, options, plan);
 
+  if (needs_calibration(options.recipe.methods)) {
+    layout.methods = make_calibrated_methods(options.recipe.methods);
+    if (!source.model) {
+      fail(source.model_refusal_kind, "methods [{}] need to run the model: {}",
+           fmt::join(options.recipe.methods, ", "), source.model_refusal);
+    }
+    if (untie) {
+      fail(ErrorKind::unsupported, "methods [{}]: the stored head differs from the table that the config ties it to",
+           fmt::join(options.recipe.methods, ", "));
+    }
+  }
+  const std::set<std::string> walked = layout.methods.empty() ? std::set<std::string>() : walked_modules(source);
+
   const ValueReader reader(source.tensors, source.weights);
   std::vector<std::string> dense_linears;
   bool has_head = false;
@@ -258,6 +287,15 @@ JobLayout lay_out(const Checkpoint& source, const QuantizeOptions& options, int 
       }
       const std::optional<ValueReader::Item> from = reader.find(tensor.name);
       HT_CHECK(from.has_value());
+      if (!layout.methods.empty() && tensor.action == PlanAction::quantize) {
+        item.calibrated = walked.contains(item.module->module) && MatrixProblem::can_solve(*tensor.scheme);
+        if (!item.calibrated) {
+          plan.notes.push_back(fmt::format("{}: rounded to nearest without calibration: {}", tensor.name,
+                                           walked.contains(item.module->module)
+                                               ? "its scheme leaves nothing to choose"
+                                               : "its inputs cannot be seen"));
+        }
+      }
       item.row_multiple = std::lcm(store_row_multiple(layout.method, *item.module), reader.row_multiple(*from));
     } else {
       TensorInfo info;
@@ -320,6 +358,11 @@ JobLayout lay_out(const Checkpoint& source, const QuantizeOptions& options, int 
   }
   constexpr std::uint64_t room = std::uint64_t{48} << 20;
   layout.base_bytes = std::max<std::uint64_t>(std::uint64_t{64} << 20, current_resident_bytes() + room);
+  if (!layout.methods.empty()) {
+    const Recipe::Calibration& calibration = options.recipe.calibration;
+    layout.base_bytes += walk_bytes(*source.model, calibration.samples * calibration.length);
+    layout.minimum_tensor = "the calibration's hidden states and one block";
+  }
   layout.minimum_bytes = layout.base_bytes + largest_step;
   const std::uint64_t comfortable = layout.base_bytes + 4 * static_cast<std::uint64_t>(threads) * largest_task;
   plan.peak_memory_bytes = comfortable;

@@ -9,6 +9,7 @@
 #include "checkpoint/hf_writer.h"
 #include "pipeline/quantize_job.h"
 #include "pipeline/stored.h"
+#include "quantize/calibrated_method.h"
 
 namespace halftone {
 
@@ -23,6 +24,7 @@ struct JobItem {
   std::optional<StoredModule> module;  // quantized, restored: how it is stored
   std::optional<DType> cast;           // plain numbers in another dtype
   std::vector<OutputTensor> outputs;   // one for copies and casts
+  bool calibrated = false;             // its codes are chosen by JobLayout::methods
   std::int64_t row_multiple = 1;       // of chunks, for source and output alike
   std::uint64_t bytes() const;
 };
@@ -31,6 +33,7 @@ struct JobLayout {
   Plan plan;
   StoredMethod method = StoredMethod::none;
   std::vector<JobItem> items;  // in the order of work
+  std::vector<std::unique_ptr<CalibratedMethod>> methods;  // empty: everything is rounded to nearest
   std::vector<HfShard> files;
   std::string index_json;               // empty with one file
   nlohmann::ordered_json config;        // of the output; null if there is none to write

@@ -73,6 +73,7 @@ void Journal::append(const std::vector<Json>& lines) {
   for (const Json& line : lines) text += line.dump() + "\n";
   file_->append(text);
   file_->sync();
+  for (const Json& line : lines) finished_[line.at("name").get<std::string>()] = line;
 }
 
 }  // namespace halftone

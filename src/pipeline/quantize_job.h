@@ -13,6 +13,7 @@
 
 #include "base/progress.h"
 #include "base/threads.h"
+#include "pipeline/calibration_data.h"
 #include "pipeline/open.h"
 #include "pipeline/verify.h"
 #include "quantize/plan.h"
@@ -31,6 +32,11 @@ struct QuantizeOptions {
   bool verify = true;                    // read the staged output back and compare with the source
   std::string version = "0.1.0";         // of the tool; part of the fingerprint and the report
 
+  // For recipes with calibrated methods: the data, asked for only if there is something to do, and what tells it from
+  // other data (part of the fingerprint). Error(usage) if it is missing.
+  std::function<CalibrationData(Progress& progress)> calibration;
+  std::string calibration_identity;
+
   // Runs on the complete staged folder before it gets its name. What it returns is "quality" in report.json; an
   // Error(quality_gate) leaves the folder as OUT.rejected.
   std::function<nlohmann::ordered_json(const std::filesystem::path& staged)> quality;
@@ -48,6 +54,9 @@ struct TensorOutcome {
   std::int64_t zero_cells = 0; // scale cells whose values are all zero
   std::int64_t underflow = 0;  // casts: values that became zero
   std::int64_t non_finite = 0; // copied or cast as they are
+  std::string methods;         // "gptaq, gptq" where calibrated methods chose the codes, else ""
+  double output_error = 0;     // then: squared error of the outputs on the calibration data, relative to their square
+  double damping = 0;          // then: of the second moments, as a share of their mean
   std::string hash;            // XXH64 of the tensor's bytes in the output
 };
 

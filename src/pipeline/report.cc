@@ -24,6 +24,11 @@ Json to_json(const TensorOutcome& outcome) {
   json["zero_blocks"] = outcome.zero_cells;
   json["underflow"] = outcome.underflow;
   json["non_finite"] = outcome.non_finite;
+  if (!outcome.methods.empty()) {
+    json["methods"] = outcome.methods;
+    json["output_error"] = outcome.output_error;
+    json["damping"] = outcome.damping;
+  }
   json["xxh64"] = outcome.hash;
   return json;
 }
@@ -45,6 +50,11 @@ TensorOutcome outcome_from_json(const Json& json) {
     outcome.zero_cells = json.at("zero_blocks").get<std::int64_t>();
     outcome.underflow = json.at("underflow").get<std::int64_t>();
     outcome.non_finite = json.at("non_finite").get<std::int64_t>();
+    if (json.contains("methods")) {
+      outcome.methods = json.at("methods").get<std::string>();
+      outcome.output_error = json.at("output_error").get<double>();
+      outcome.damping = json.at("damping").get<double>();
+    }
     outcome.hash = json.at("xxh64").get<std::string>();
   } catch (const Json::exception& error) {
     fail(ErrorKind::bad_input, "a record of a finished tensor cannot be read ({}); use --force to start anew",
@@ -55,7 +65,7 @@ TensorOutcome outcome_from_json(const Json& json) {
 
 Json make_report(const Checkpoint& source, const JobLayout& layout, const QuantizeOptions& options,
                  const std::vector<TensorOutcome>& tensors, const VerifyResult& verification,
-                 const std::string& fingerprint, const Json& quality) {
+                 const std::string& fingerprint, const Json& calibration, const Json& quality) {
   const Plan& plan = layout.plan;
   Json report;
   report["halftone"] = options.version;
@@ -88,6 +98,7 @@ Json make_report(const Checkpoint& source, const JobLayout& layout, const Quanti
   }
   report["totals"] = {{"tensors", tensors.size()}, {"quantized", quantized},   {"clipped", clipped},
                       {"zero_blocks", zero_blocks}, {"underflow", underflow}, {"non_finite", non_finite}};
+  if (!calibration.is_null()) report["calibration"] = calibration;
   report["verification"] = options.verify ? to_json(verification) : Json();
   report["quality"] = quality;
   report["tensors"] = std::move(items);

@@ -15,6 +15,7 @@ TensorOutcome outcome_from_json(const nlohmann::ordered_json& json);  // reads t
 
 nlohmann::ordered_json make_report(const Checkpoint& source, const JobLayout& layout, const QuantizeOptions& options,
                                    const std::vector<TensorOutcome>& tensors, const VerifyResult& verification,
-                                   const std::string& fingerprint, const nlohmann::ordered_json& quality);
+                                   const std::string& fingerprint, const nlohmann::ordered_json& calibration,
+                                   const nlohmann::ordered_json& quality);
 
 }  // namespace halftone

@@ -6,7 +6,6 @@
 
 #include "base/error.h"
 #include "base/random.h"
-#include "quantize/method.h"
 
 namespace halftone {
 namespace {
@@ -80,8 +79,6 @@ TEST(Observers, UnknownNamesListTheKnown) {
   for (const char* name : {"minmax", "percentile:0", "percentile:101", "percentile:x", "percentile:"}) {
     EXPECT_THROW(make_observer(name), Error) << name;
   }
-  EXPECT_THROW(make_method("gptq", "absmax"), Error);
-  EXPECT_EQ(make_method("rtn", "mse")->name(), "rtn");
 }
 
 }  // namespace

@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "numeric/names.h"
-#include "quantize/method.h"
+#include "quantize/calibrated_method.h"
 
 namespace halftone {
 namespace {
@@ -262,8 +262,8 @@ Recipe recipe_of_paddle_arguments(const PaddleJson& json, const std::string& whe
   const bool gptq = flag(json, "do_gptq", here), awq = flag(json, "do_awq", here);
   const char* step = gptq ? "gptq_step" : awq && json.contains("awq_step") ? "awq_step" : "ptq_step";
   const std::int64_t batch = positive(json, "per_device_train_batch_size", positive(json, "batch_size", 1, here), here);
-  recipe.calibration = {{"samples", positive(json, step, gptq ? 8 : 32, here) * batch},
-                        {"length", positive(json, "src_length", 1024, here)}};
+  recipe.calibration.samples = positive(json, step, gptq ? 8 : 32, here) * batch;
+  recipe.calibration.length = positive(json, "src_length", 1024, here);
   name_foreign_keys(json, recipe);
   for (const char* other : {"ptq_step", "gptq_step", "awq_step"}) {
     if (json.contains(other) && std::string_view(other) != step) {

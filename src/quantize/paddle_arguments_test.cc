@@ -28,8 +28,8 @@ TEST(PaddleArguments, PtqBecomesW8A8) {
                                      "ptq_argument.json");
   EXPECT_EQ(to_string(*recipe.weights), "int8:channel");
   EXPECT_EQ(to_string(*recipe.activations), "int8:token");
-  EXPECT_EQ(recipe.calibration.at("samples"), 128);
-  EXPECT_EQ(recipe.calibration.at("length"), 512);
+  EXPECT_EQ(recipe.calibration.samples, 128);
+  EXPECT_EQ(recipe.calibration.length, 512);
   for (const char* key :
        {"model_name_or_path", "smooth_step", "smooth_k_piece", "smooth_all_linears", "unified_checkpoint"}) {
     EXPECT_THAT(recipe.notes, Contains(HasSubstr(key)));

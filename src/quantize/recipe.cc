@@ -7,7 +7,8 @@
 #include "base/error.h"
 #include "numeric/names.h"
 #include "base/file.h"
-#include "quantize/method.h"
+#include "quantize/calibrated_method.h"
+#include "quantize/observers.h"
 #include "quantize/paddle_arguments.h"
 
 namespace halftone {
@@ -167,7 +168,35 @@ void parse_methods(const Json& value, Recipe& recipe, const std::string& where) 
     }
     recipe.methods.push_back(name);
   }
-  if (recipe.methods.size() != 1) fail(ErrorKind::usage, "{}: exactly one method is needed", where);
+  try {
+    make_calibrated_methods(recipe.methods);
+  } catch (const Error& error) {
+    fail(ErrorKind::usage, "{}: {}", where, error.what());
+  }
+}
+
+void parse_calibration(const Json& value, Recipe& recipe, const std::string& where) {
+  if (value.is_null()) return;
+  check_keys(value, {"dataset", "samples", "length", "chat", "seed"}, where);
+  Recipe::Calibration& calibration = recipe.calibration;
+  if (value.contains("dataset") && !value["dataset"].is_null()) {
+    calibration.dataset = text_at(value["dataset"], where + ".dataset");
+  }
+  const auto count = [&](const char* key, auto& into) {
+    const auto found = value.find(key);
+    if (found == value.end() || found->is_null()) return;
+    if (!found->is_number_integer() || found->get<std::int64_t>() < 1) {
+      fail(ErrorKind::usage, "{}.{}: must be a positive whole number", where, key);
+    }
+    into = found->get<std::remove_reference_t<decltype(into)>>();
+  };
+  count("samples", calibration.samples);
+  count("length", calibration.length);
+  count("seed", calibration.seed);
+  if (value.contains("chat")) {
+    if (!value["chat"].is_boolean()) fail(ErrorKind::usage, "{}.chat: must be true or false", where);
+    calibration.chat = value["chat"].get<bool>();
+  }
 }
 
 Json optional_scheme(const std::optional<Scheme>& scheme) { return scheme ? Json(scheme_text(*scheme)) : Json(); }
@@ -245,10 +274,7 @@ Recipe parse_recipe(std::string_view text, const std::string& where) {
     }
   }
   if (json.contains("calibration")) {
-    recipe.calibration = json["calibration"];
-    if (!recipe.calibration.is_null()) {
-      check_keys(recipe.calibration, {"dataset", "samples", "length", "seed"}, here + ".calibration");
-    }
+    parse_calibration(json["calibration"], recipe, here + ".calibration");
   }
   if (json.contains("gate") && !json["gate"].is_null()) {
     const Json& gate = json["gate"];
@@ -321,7 +347,14 @@ Json to_json(const Recipe& recipe) {
   if (!recipe.kv_cache.empty()) json["kv_cache"] = recipe.kv_cache;
   json["methods"] = recipe.methods;
   json["observer"] = recipe.observer;
-  if (!recipe.calibration.is_null()) json["calibration"] = recipe.calibration;
+  if (needs_calibration(recipe.methods)) {
+    const Recipe::Calibration& calibration = recipe.calibration;
+    json["calibration"] = {{"dataset", calibration.dataset.empty() ? "self" : calibration.dataset},
+                           {"samples", calibration.samples},
+                           {"length", calibration.length},
+                           {"chat", calibration.chat},
+                           {"seed", calibration.seed}};
+  }
   if (!recipe.gate.empty()) {
     Json gate;
     if (recipe.gate.max_kl) gate["max_kl"] = *recipe.gate.max_kl;

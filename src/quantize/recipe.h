@@ -8,8 +8,9 @@
 //       {"match": "*.down_proj", "weights": "int8:g64"}                               // over module names
 //     ],
 //     "kv_cache": "fp8",
-//     "methods": ["rtn"], "observer": "absmax",
-//     "calibration": {...}, "gate": {"max_kl": 0.05, "max_perplexity_ratio": 1.02}
+//     "methods": ["gptaq", "gptq", "quantease"],      // default ["rtn"]; see calibrated_method.h
+//     "observer": "absmax",                           // how plain rounding chooses scales
+//     "calibration": {"dataset": "text.jsonl", "samples": 48, "length": 512, "chat": false, "seed": 1}, "gate": {"max_kl": 0.05, "max_perplexity_ratio": 1.02}
 //   }
 #pragma once
 
@@ -53,7 +54,12 @@ struct Recipe {
   std::string kv_cache;                  // "" = not said
   std::vector<std::string> methods = {"rtn"};
   std::string observer = "absmax";       // absmax, mse, percentile, percentile:99.9
-  nlohmann::ordered_json calibration;    // for calibrated methods; null if absent
+  struct Calibration {
+    std::string dataset;                 // a file; "" or "self": sampled from the model
+    std::int64_t samples = 0, length = 0;  // 0: the default
+    bool chat = false;
+    std::uint64_t seed = 1;              // of a sampled text
+  } calibration;                         // for calibrated methods
   QualityGate gate;
   std::vector<std::string> notes;        // what a translated file asked for and does not get; go to the plan's notes
   bool every_matrix = false;             // convert: all floating tensors take `weights`, norms and vectors included

@@ -82,7 +82,9 @@ TEST(Recipe, MistakesNameWhatWouldBeRight) {
   EXPECT_THAT(refusal(R"({"default": 8})"), HasSubstr("object"));
   EXPECT_THAT(refusal(R"({"default": {"weights": "int8:channel", "activations": "int8:channel"}})"),
               HasSubstr("cannot code activations"));
-  EXPECT_THAT(refusal(R"({"default": "fp8", "methods": ["gptqq"]})"), HasSubstr("rtn"));
+  EXPECT_THAT(refusal(R"({"default": "fp8", "methods": ["gptqx"]})"), HasSubstr("gptq"));
+  EXPECT_THAT(refusal(R"({"default": "fp8", "methods": ["zzzz"]})"), HasSubstr("rtn"));
+  EXPECT_THAT(refusal(R"({"default": "fp8", "methods": ["gptq"], "calibration": {"samples": 0}})"), HasSubstr("samples"));
   EXPECT_THAT(refusal(R"({"default": "fp8", "observer": "mce"})"), HasSubstr("mse"));
   EXPECT_THAT(refusal(R"({"default": "fp8", "kv_cache": "fp9"})"), HasSubstr("did you mean 'fp8'?"));
   EXPECT_THAT(refusal(R"({"default": "fp8", "gate": {"max_ppl": 1}})"), HasSubstr("max_ppl"));

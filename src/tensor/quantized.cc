@@ -383,4 +383,26 @@ void fake_quantize_rows(const Scheme& scheme, std::span<float> values, std::int6
   }
 }
 
+QuantizedTensor slice_rows(const QuantizedTensor& tensor, std::int64_t first, std::int64_t count) {
+  HT_CHECK(first >= 0 && count >= 0 && first + count <= tensor.rows && first % row_multiple(tensor.scheme) == 0);
+  QuantizedTensor out;
+  out.scheme = tensor.scheme;
+  out.rows = count;
+  out.cols = tensor.cols;
+  out.global_scale = tensor.global_scale;
+  out.owner = tensor.owner;
+  const std::size_t row_bytes = tensor.rows > 0 ? tensor.codes.size() / static_cast<std::size_t>(tensor.rows) : 0;
+  out.codes = tensor.codes.subspan(static_cast<std::size_t>(first) * row_bytes, static_cast<std::size_t>(count) * row_bytes);
+  const SchemeShape part = out.scales_shape();
+  const std::int64_t skipped = tensor.scheme.granularity == Granularity::tensor
+                                   ? 0
+                                   : first / row_multiple(tensor.scheme) * part.scale_cols;
+  const auto cells = static_cast<std::ptrdiff_t>(part.scale_rows * part.scale_cols);
+  if (!tensor.scales.empty()) {
+    out.scales.assign(tensor.scales.begin() + skipped, tensor.scales.begin() + skipped + cells);
+  }
+  if (!tensor.zeros.empty()) out.zeros.assign(tensor.zeros.begin() + skipped, tensor.zeros.begin() + skipped + cells);
+  return out;
+}
+
 }  // namespace halftone

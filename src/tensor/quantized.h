@@ -36,6 +36,9 @@ std::span<std::byte> allocate_codes(QuantizedTensor& tensor);
 // Scalar reference; kernels/codec is the fast one. out.size() == count * cols.
 void dequantize_rows(const QuantizedTensor& tensor, std::int64_t first, std::int64_t count, std::span<float> out);
 
+// Rows [first, first + count) as a tensor of their own that shares the codes. `first` is a multiple of row_multiple().
+QuantizedTensor slice_rows(const QuantizedTensor& tensor, std::int64_t first, std::int64_t count);
+
 // What has to be known of a whole tensor before its rows can be coded one chunk after another.
 struct TensorStats {
   float amax = 0;
