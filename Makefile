@@ -1,6 +1,6 @@
 # The verbs people type. Everything is built under build/; `make` leaves the tool at build/release/halftone.
 .DEFAULT_GOAL := release
-.PHONY: release dev demo test test-unit bench bench-peers lint format dependencies reference clean
+.PHONY: release dev demo test test-unit bench bench-peers bench-accuracy lint format dependencies reference clean
 
 JOBS ?= $(shell nproc)
 REFERENCE_PYTHON := build/reference/bin/python3
@@ -43,6 +43,10 @@ bench: release
 # The same models in Halftone, llama.cpp, PyTorch and OpenVINO GenAI, turn about in one run.
 bench-peers: release
 	@tools/bench_peers.sh
+
+# What bits buy, on the model of all accuracy figures, with llama.cpp's quantizer as rows beside. About an hour.
+bench-accuracy: release reference
+	python3 tools/bench_accuracy.py
 
 lint:
 	@tools/install_dependencies.sh --lint

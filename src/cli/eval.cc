@@ -11,7 +11,7 @@ namespace halftone::cli {
 void add_eval(CLI::App& app, Common& common) {
   struct Options {
     std::string model, reference, text, html, kv = "fp32";
-    std::string max_loss;
+    std::optional<std::string> max_loss;
     std::int64_t ctx = 512, chunks = 0;
     std::uint64_t seed = 1;
     TaskFlags tasks;
@@ -35,8 +35,8 @@ void add_eval(CLI::App& app, Common& common) {
   command->callback([options, &common] {
     apply(common);
     std::optional<double> max_loss;
-    if (!options->max_loss.empty()) {
-      max_loss = parse_loss(options->max_loss);
+    if (options->max_loss) {
+      max_loss = parse_loss(*options->max_loss);
       if (options->reference.empty()) fail(ErrorKind::usage, "--max-loss compares with a model: give --reference");
       if (!options->tasks.file.empty()) fail(ErrorKind::usage, "--max-loss is about perplexity: leave out --tasks");
     }

@@ -86,11 +86,12 @@ std::string blamed_layers(const EvaluateResult& result) {
 void hold_loss(double max_loss, const EvaluateResult& result) {
   if (!result.compared || result.perplexity_ratio <= 1 + max_loss) return;
   const std::string layers = blamed_layers(result);
-  fail(ErrorKind::quality_gate,
-       "quality gate: perplexity grew by {:.2f} %, allowed are {:.2f} %{}; a --recipe with a rule {{\"match\": \"{}.*\", \"keep\": "
-       "true}} spares the worst of them",
-       100 * (result.perplexity_ratio - 1), 100 * max_loss, layers.empty() ? "" : "; most is lost in " + layers,
-       layers.empty() ? "model.layers.0" : layers.substr(0, layers.find(' ')));
+  const std::string worst =
+      layers.empty() ? "; keep more layers in a better format"
+                     : fmt::format("; most is lost in {}; a --recipe with a rule {{\"match\": \"{}.*\", \"keep\": true}} spares the worst of them",
+                                   layers, layers.substr(0, layers.find(' ')));
+  fail(ErrorKind::quality_gate, "quality gate: perplexity grew by {:.2f} %, allowed are {:.2f} %{}",
+       100 * (result.perplexity_ratio - 1), 100 * max_loss, worst);
 }
 
 }  // namespace halftone::cli

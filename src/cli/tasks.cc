@@ -62,18 +62,18 @@ Json tasks_json(const TaskFlags& flags, const LoadedModel& candidate, const Load
 std::string tasks_text(const Json& json) {
   std::string text = fmt::format("{} ({} items; 95 % intervals)\n", json.at("task").get<std::string>(),
                                  json.at("items").get<std::int64_t>());
-  for (const char* key : {"acc", "acc_norm"}) text += fmt::format("{:<20}{}\n", key, proportion_text(json.at(key)));
+  for (const char* key : {"acc", "acc_norm"}) text += fmt::format("{:<22}{}\n", key, proportion_text(json.at(key)));
   if (const auto truncated = json.at("truncated").get<std::int64_t>(); truncated > 0) {
     text += fmt::format("{} items lost tokens at the front: longer than --task-ctx\n", truncated);
   }
   if (!json.contains("reference")) return text;
   for (const char* key : {"acc", "acc_norm"})
-    text += fmt::format("{:<20}{}\n", fmt::format("reference {}", key), proportion_text(json.at("reference").at(key)));
+    text += fmt::format("{:<22}{}\n", fmt::format("reference {}", key), proportion_text(json.at("reference").at(key)));
   for (const char* key : {"acc", "acc_norm"}) {
-    text += fmt::format("{:<20}{}\n", fmt::format("{} - reference", key),
+    text += fmt::format("{:<22}{}\n", fmt::format("{} - reference", key),
                         proportion_text(json.at(fmt::format("{}_difference", key))));
   }
-  text += fmt::format("{:<20}{:.2f} %\n", "same choice", 100 * json.at("choice_agreement").get<double>());
+  text += fmt::format("{:<22}{:.2f} %\n", "same choice", 100 * json.at("choice_agreement").get<double>());
   return text;
 }
 

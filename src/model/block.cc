@@ -56,6 +56,7 @@ std::int64_t DecoderBlock::input_cols(BlockStage stage) const { return impl_->li
 
 void DecoderBlock::rebind(BlockStage stage, const WeightSource& weights, ThreadPool& pool) {
   for (Linear* linear : impl_->linears(stage)) {
+    if (!weights.find(linear->module)) continue;
     // The bias is no matrix: it stays as it is.
     Linear other = bind_linear(weights, linear->module, linear->weight.rows(), linear->weight.cols(), false, pool);
     linear->weight = std::move(other.weight);
@@ -79,6 +80,19 @@ void DecoderBlock::input(BlockStage stage, const float* from, std::int64_t rows,
   run.attend(from, rows, 0, impl_->layout, pages, out, impl_->scratch);
 }
 
+void DecoderBlock::forward(float* x, std::int64_t rows, ThreadPool& pool) const {
+  const float* from = x;
+  std::vector<float> inputs[2];
+  for (const BlockStage stage : kBlockStages) {
+    const bool adds = stage == BlockStage::attention_out || stage == BlockStage::ffn_down;
+    std::vector<float>& out = inputs[adds ? 1 : 0];
+    out.resize(static_cast<std::size_t>(rows * input_cols(stage)));
+    input(stage, adds ? from : x, rows, out.data(), pool);
+    from = out.data();
+    if (adds) add_output(stage, out.data(), rows, x, pool);
+  }
+}
+
 void DecoderBlock::add_output(BlockStage stage, const float* input, std::int64_t rows, float* x, ThreadPool& pool) const {
   const BlockRun run = impl_->run(pool);
   HT_CHECK(stage == BlockStage::attention_out || stage == BlockStage::ffn_down);
@@ -90,8 +104,12 @@ struct ModelEnds::Impl {
   const ModelConfig& config;
   ModuleNames names;
   std::string table, head;
-  Linear embedding;
+  Linear embedding, untied_head;
   std::vector<float> final_norm;
+
+  Linear bind(const WeightSource& weights, const std::string& module, ThreadPool& pool) const {
+    return bind_linear(weights, module, config.vocabulary, config.hidden, false, pool);
+  }
 };
 
 ModelEnds::ModelEnds(const ModelConfig& config, const WeightSource& weights, ThreadPool& pool) {
@@ -99,9 +117,9 @@ ModelEnds::ModelEnds(const ModelConfig& config, const WeightSource& weights, Thr
   const std::string table = names.stem + "embed_tokens";
   const std::string head = config.tied_head ? table : names.head.empty() ? "lm_head" : names.head;
   std::vector<float> norm = bind_norm(config, weights, names.stem + "norm", config.hidden);
-  impl_ = std::make_unique<Impl>(Impl{config, std::move(names), table, head,
-                                      bind_linear(weights, table, config.vocabulary, config.hidden, false, pool),
-                                      std::move(norm)});
+  impl_ = std::make_unique<Impl>(Impl{config, std::move(names), table, head, {}, {}, std::move(norm)});
+  rebind_table(weights, pool);
+  if (table != head) rebind_head(weights, pool);
 }
 
 ModelEnds::~ModelEnds() = default;
@@ -111,8 +129,12 @@ const std::string& ModelEnds::table_module() const { return impl_->table; }
 const std::string& ModelEnds::head_module() const { return impl_->head; }
 
 void ModelEnds::rebind_table(const WeightSource& weights, ThreadPool& pool) {
-  impl_->embedding =
-      bind_linear(weights, impl_->table, impl_->config.vocabulary, impl_->config.hidden, false, pool);
+  impl_->embedding = impl_->bind(weights, impl_->table, pool);
+}
+
+void ModelEnds::rebind_head(const WeightSource& weights, ThreadPool& pool) {
+  HT_CHECK(impl_->table != impl_->head);
+  impl_->untied_head = impl_->bind(weights, impl_->head, pool);
 }
 
 void ModelEnds::embed(std::span<const std::int32_t> tokens, float* x, ThreadPool& pool) const {
@@ -121,6 +143,12 @@ void ModelEnds::embed(std::span<const std::int32_t> tokens, float* x, ThreadPool
 
 void ModelEnds::head_input(const float* x, std::int64_t rows, float* out, ThreadPool& pool) const {
   rms_norm(x, impl_->final_norm, impl_->config.norm_eps, rows, impl_->config.hidden, out, pool);
+}
+
+void ModelEnds::logits(const float* head_input, std::int64_t rows, float* out, ThreadPool& pool) const {
+  const Linear& head = impl_->table == impl_->head ? impl_->embedding : impl_->untied_head;
+  compute_logits(impl_->config, head.weight, {head_input, static_cast<std::size_t>(rows * impl_->config.hidden)}, rows,
+                 {out, static_cast<std::size_t>(rows * impl_->config.vocabulary)}, pool);
 }
 
 }  // namespace halftone

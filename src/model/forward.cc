@@ -203,10 +203,13 @@ void Model::forward(std::span<const std::int32_t> tokens, KvCache& cache, std::v
 }
 
 void Model::logits(std::span<const float> hidden, std::int64_t rows, std::span<float> out, ThreadPool& pool) const {
-  const ModelConfig& config = impl_->config;
+  compute_logits(impl_->config, impl_->head().weight, hidden, rows, out, pool);
+}
+
+void compute_logits(const ModelConfig& config, const PackedMatrix& head, std::span<const float> hidden,
+                    std::int64_t rows, std::span<float> out, ThreadPool& pool) {
   HT_CHECK(rows >= 0 && static_cast<std::int64_t>(hidden.size()) == rows * config.hidden);
   HT_CHECK(static_cast<std::int64_t>(out.size()) == rows * config.vocabulary);
-  const PackedMatrix& head = impl_->head().weight;
   Activations activations;
   for (std::int64_t first = 0; first < rows; first += kHeadRows) {
     const std::int64_t block = std::min(kHeadRows, rows - first);

@@ -64,6 +64,10 @@ struct BlockRun {
 void embed(const ModelConfig& config, const PackedMatrix& table, std::span<const std::int32_t> tokens, float* x,
            ThreadPool& pool);
 
+// What the head makes of hidden states, as Model::logits says.
+void compute_logits(const ModelConfig& config, const PackedMatrix& head, std::span<const float> hidden,
+                    std::int64_t rows, std::span<float> out, ThreadPool& pool);
+
 // Binding (model/weights.cc): Error(bad_input) names what is missing or has another shape.
 Linear bind_linear(const WeightSource& weights, const std::string& module, std::int64_t rows, std::int64_t cols,
                    bool bias, ThreadPool& pool);

@@ -45,7 +45,10 @@ class Walk {
       States x = embedded();
       for (std::int64_t i = 0; i < blocks; ++i) {
         const DecoderBlock block(config_, i, original_, pool_);
-        for (std::size_t s = 0; s < x.size(); ++s) pass(block, s, x[s]);
+        for (std::size_t s = 0; s < x.size(); ++s) {
+          throw_if_interrupted();
+          block.forward(x[s].data(), rows(s), pool_);
+        }
         progress_.advance(1, fmt::format("model.layers.{} (original)", i));
       }
       const ProblemInputs inputs = head_inputs(x, x, job_.activations(head), options_.table_damping);
@@ -90,16 +93,6 @@ class Walk {
     return out;
   }
 
-  void pass(const DecoderBlock& block, std::size_t s, std::vector<float>& x) const {
-    throw_if_interrupted();
-    const std::vector<float> attended = input(block, BlockStage::attention_out, s,
-                                              input(block, BlockStage::qkv, s, x.data()).data());
-    block.add_output(BlockStage::attention_out, attended.data(), rows(s), x.data(), pool_);
-    const std::vector<float> gated = input(block, BlockStage::ffn_down, s,
-                                           input(block, BlockStage::gate_up, s, x.data()).data());
-    block.add_output(BlockStage::ffn_down, gated.data(), rows(s), x.data(), pool_);
-  }
-
   // Adds a sequence's inputs, those of the quantized model in the form that its linears will see.
   void add(InputStatistics& statistics, std::span<const float> quantized, std::span<const float> original,
            const std::optional<Scheme>& activations) const {
@@ -116,16 +109,6 @@ class Walk {
     statistics.add(coded, original, count, pool_);
   }
 
-  static ProblemInputs finish(const InputStatistics& statistics, double damping) {
-    ProblemInputs inputs;
-    inputs.cols = statistics.cols();
-    inputs.rows = statistics.rows();
-    inputs.second_moment = statistics.second_moment();
-    inputs.cross_moment = statistics.cross_moment();
-    inputs.factor = factor_hessian(inputs.second_moment, inputs.cols, damping, true);
-    return inputs;
-  }
-
   ProblemInputs head_inputs(const States& original, const States& quantized, const std::optional<Scheme>& activations,
                             double damping) const {
     InputStatistics statistics(config_.hidden);
@@ -136,7 +119,7 @@ class Walk {
       ends_.head_input(quantized[s].data(), rows(s), b.data(), pool_);
       add(statistics, b, a, activations);
     }
-    return finish(statistics, damping);
+    return ProblemInputs(statistics, damping);
   }
 
   void block(std::int64_t layer) {
@@ -160,7 +143,7 @@ class Walk {
         held_quantized[s] = std::move(b);
       }
       if (statistics) {
-        const ProblemInputs inputs = finish(*statistics, options_.damping);
+        const ProblemInputs inputs(*statistics, options_.damping);
         statistics.reset();
         job_.write(modules, &inputs);
       } else {

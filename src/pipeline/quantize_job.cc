@@ -25,6 +25,7 @@
 #include "pipeline/job_layout.h"
 #include "pipeline/journal.h"
 #include "pipeline/report.h"
+#include "pipeline/smooth.h"
 
 namespace halftone {
 namespace {
@@ -202,12 +203,15 @@ const std::string kCalibrationRecord = "(calibration)";  // beside the tensors i
 // Works through the items of a job; what the journal says is done is not done again.
 class Run final : public CalibrationJob {
  public:
+  // `source` may be a smoothed one; `data`: the calibration data, nullptr if nothing is calibrated.
   Run(const Checkpoint& source, const QuantizeOptions& options, const JobLayout& layout, const fs::path& staged,
-      Journal& journal, ThreadPool& pool, Progress& progress)
+      const CalibrationData* data, Json smoothing, Journal& journal, ThreadPool& pool, Progress& progress)
       : source_(source),
         options_(options),
         layout_(layout),
         staged_(staged),
+        data_(data),
+        smoothing_(std::move(smoothing)),
         journal_(journal),
         pool_(pool),
         progress_(progress),
@@ -290,9 +294,9 @@ class Run final : public CalibrationJob {
       all_done = all_done && (!layout_.items[i].calibrated || outcomes_[i].has_value());
     }
     if (all_done) return;
-    const CalibrationData data = options_.calibration(progress_);
-    for (const std::string& note : data.notes) progress_.note(note);
+    const CalibrationData& data = *data_;
     Json record{{"name", kCalibrationRecord}, {"calibration", to_json(data)}};
+    if (!smoothing_.is_null()) record["calibration"]["smoothing"] = smoothing_;
     if (!journal_.finished().contains(kCalibrationRecord)) journal_.append({std::move(record)});
     // The files have their full sizes and headers from the start; what is read from them has been written before.
     if (layout_.files.size() == 1) {
@@ -355,6 +359,8 @@ class Run final : public CalibrationJob {
   const QuantizeOptions& options_;
   const JobLayout& layout_;
   const fs::path& staged_;
+  const CalibrationData* data_;
+  Json smoothing_;
   Journal& journal_;
   ThreadPool& pool_;
   Progress& progress_;
@@ -367,6 +373,19 @@ class Run final : public CalibrationJob {
   std::uint64_t pending_bytes_ = 0;
   Clock::time_point last_sync_ = Clock::now();
 };
+
+FormatsOf formats_of(const JobLayout& layout) {
+  std::map<std::string, MatrixFormats> formats;
+  for (const JobItem& item : layout.items) {
+    const PlannedTensor& tensor = layout.plan.tensors[item.planned];
+    if (item.calibrated) formats[module_of(tensor.name)] = {*tensor.scheme, tensor.activations};
+  }
+  return [formats](const std::string& module) -> std::optional<MatrixFormats> {
+    const auto found = formats.find(module);
+    if (found == formats.end()) return std::nullopt;
+    return found->second;
+  };
+}
 
 // Reads the staged files back: every tensor's bytes must be those that were written, and every value sane.
 VerifyResult verify_staged(const Checkpoint& source, const fs::path& staged, const JobLayout& layout,
@@ -493,8 +512,24 @@ QuantizeResult quantize_checkpoint(const Checkpoint& source, const fs::path& out
 
   Journal journal(staged, job);
   std::int64_t resumed = 0;
+  Checkpoint smoothed;
+  const Checkpoint* shown = &source;  // what is quantized and what the output is compared with
   try {
-    Run work(source, options, layout, staged, journal, pool, progress);
+    CalibrationData data;
+    Json smoothing;
+    if (!layout.methods.empty()) {
+      HT_CHECK(options.calibration != nullptr);
+      data = options.calibration(progress);
+      for (const std::string& note : data.notes) progress.note(note);
+      if (const std::string method = smoothing_method(options.recipe.methods); !method.empty()) {
+        SmoothedCheckpoint result_of = smooth_checkpoint(source, method, data.sequences, formats_of(layout), pool, progress);
+        smoothed = std::move(result_of.checkpoint);
+        smoothing = std::move(result_of.report);
+        shown = &smoothed;
+      }
+    }
+    Run work(*shown, options, layout, staged, layout.methods.empty() ? nullptr : &data, std::move(smoothing), journal, pool,
+             progress);
     resumed = work.resumed();
     result.tensors = work.run();
   } catch (const Error& error) {
@@ -516,7 +551,7 @@ QuantizeResult quantize_checkpoint(const Checkpoint& source, const fs::path& out
     write_text_file(path, text);
   }
   if (options.verify) {
-    result.verification = verify_staged(source, staged, layout, result.tensors, options, pool, progress);
+    result.verification = verify_staged(*shown, staged, layout, result.tensors, options, pool, progress);
   }
   Json quality;
   if (options.quality) {

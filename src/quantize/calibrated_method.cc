@@ -15,10 +15,20 @@ struct Maker {
 constexpr std::array kMakers = {Maker{"gptaq", make_gptaq}, Maker{"rtn", make_weighted_rounding},
                                 Maker{"gptq", make_gptq}, Maker{"quantease", make_quantease}};
 
+constexpr std::array<std::string_view, 3> kSmoothing = {"smoothquant", "pss", "awq"};
+
+bool is_smoothing(std::string_view name) {
+  return std::find(kSmoothing.begin(), kSmoothing.end(), name) != kSmoothing.end();
+}
+
 }  // namespace
 
+std::string smoothing_method(const std::vector<std::string>& names) {
+  return !names.empty() && is_smoothing(names.front()) ? names.front() : "";
+}
+
 std::vector<std::string> method_names() {
-  std::vector<std::string> names;
+  std::vector<std::string> names(kSmoothing.begin(), kSmoothing.end());
   for (const Maker& maker : kMakers) names.emplace_back(maker.name);
   return names;
 }
@@ -27,6 +37,10 @@ std::vector<std::unique_ptr<CalibratedMethod>> make_calibrated_methods(const std
   std::vector<std::unique_ptr<CalibratedMethod>> methods;
   int rounding = 0;
   for (const std::string& name : names) {
+    if (is_smoothing(name)) {
+      if (&name == &names.front()) continue;
+      fail(ErrorKind::usage, "method '{}' cannot come after '{}': one that smooths comes first, and only one", name, *(&name - 1));
+    }
     const auto* maker = std::find_if(kMakers.begin(), kMakers.end(), [&](const Maker& m) { return m.name == name; });
     if (maker == kMakers.end()) {
       fail(ErrorKind::usage, "unknown method '{}' (there are: {})", name, fmt::join(method_names(), ", "));

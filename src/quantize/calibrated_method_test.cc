@@ -48,11 +48,7 @@ Example make_example(std::int64_t rows, std::int64_t cols, std::int64_t count, s
   ThreadPool pool(2);
   InputStatistics statistics(cols);
   statistics.add(e.quantized, e.original, count, pool);
-  e.inputs.cols = cols;
-  e.inputs.rows = count;
-  e.inputs.second_moment = statistics.second_moment();
-  e.inputs.cross_moment = statistics.cross_moment();
-  e.inputs.factor = factor_hessian(e.inputs.second_moment, cols, damping, true);
+  e.inputs = ProblemInputs(statistics, damping);
   return e;
 }
 
@@ -213,9 +209,7 @@ TEST(CalibratedMethods, ChannelsThatNeverMovedAreRoundedToNearest) {
   ThreadPool pool(1);
   InputStatistics statistics(32);
   statistics.add(e.original, e.original, e.count, pool);
-  e.inputs.second_moment = statistics.second_moment();
-  e.inputs.cross_moment = statistics.cross_moment();
-  e.inputs.factor = factor_hessian(e.inputs.second_moment, 32, 0.01, true);
+  e.inputs = ProblemInputs(statistics, 0.01);
   for (const auto& methods : {std::vector<std::string>{"gptq"}, {"gptaq", "gptq", "quantease"}}) {
     const QuantizedTensor solution = solve(e, "int8:channel:fp32", methods);
     std::vector<float> values(e.weights.size());

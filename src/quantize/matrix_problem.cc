@@ -38,6 +38,18 @@ double weighted_energy(std::span<const float> d, std::int64_t rows, std::span<co
 
 }  // namespace
 
+ProblemInputs::ProblemInputs(const InputStatistics& statistics, double damping)
+    : cols(statistics.cols()),
+      rows(statistics.rows()),
+      second_moment(statistics.second_moment()),
+      cross_moment(statistics.cross_moment()),
+      factor(factor_hessian(second_moment, cols, damping, true)) {
+  for (std::int64_t c = 0; c < cols; ++c) importance.push_back(second_moment[static_cast<std::size_t>(c * (cols + 1))]);
+}
+
+ProblemInputs::ProblemInputs(std::vector<float> diagonal)
+    : cols(static_cast<std::int64_t>(diagonal.size())), importance(std::move(diagonal)) {}
+
 bool MatrixProblem::can_solve(const Scheme& scheme) {
   return !scheme.ggml && !scheme.is_dense() && scheme.element.bits <= 8 &&
          scheme.element.kind != FormatKind::exponent && scheme.granularity != Granularity::token;
@@ -82,12 +94,9 @@ void MatrixProblem::choose_scales(ThreadPool& pool) {
   const std::int64_t width = cols(), height = rows();
   const std::int64_t bands = (height + cell_rows_ - 1) / cell_rows_;
   const ScaleChooser chooser(scheme(), solution_.global_scale);
-  std::vector<float> weights(static_cast<std::size_t>(width));
+  std::vector<float> weights = inputs_.importance;
   double mean = 0;
-  for (std::int64_t c = 0; c < width; ++c) {
-    weights[static_cast<std::size_t>(c)] = inputs_.second_moment[static_cast<std::size_t>(c * width + c)];
-    mean += static_cast<double>(weights[static_cast<std::size_t>(c)]) / static_cast<double>(width);
-  }
+  for (const float weight : weights) mean += static_cast<double>(weight) / static_cast<double>(width);
   // Channels that the calibration data never moved still count a little.
   for (float& weight : weights) weight += static_cast<float>(mean > 0 ? 1e-3 * mean : 1.0);
   pool.run(bands, [&](std::int64_t band, int) {
@@ -106,10 +115,11 @@ void MatrixProblem::choose_scales(ThreadPool& pool) {
       const std::int64_t at = cell(top, left);
       double smallest = std::numeric_limits<double>::infinity();
       ScaleZero last{};
-      for (int step = 42; step >= 10; --step) {  // 1.05 to 0.25 of the range
+      int best = 0;
+      const auto attempt = [&](int step) {  // of a fortieth of the range
         const float ratio = static_cast<float>(step) * 0.025F;
         const ScaleZero candidate = chooser.choose(Range{range.low * ratio, range.high * ratio});
-        if (candidate.scale == last.scale && candidate.zero == last.zero) continue;
+        if (candidate.scale == last.scale && candidate.zero == last.zero) return;
         last = candidate;
         const float s = candidate.scale * solution_.global_scale, inverse = 1.0F / s;
         double error = 0;
@@ -122,12 +132,15 @@ void MatrixProblem::choose_scales(ThreadPool& pool) {
           }
           error += static_cast<double>(sum);
         }
-        if (error < smallest) {
-          smallest = error;
-          solution_.scales[static_cast<std::size_t>(at)] = candidate.scale;
-          if (!solution_.zeros.empty()) solution_.zeros[static_cast<std::size_t>(at)] = candidate.zero;
-        }
-      }
+        if (error >= smallest) return;
+        smallest = error;
+        best = step;
+        solution_.scales[static_cast<std::size_t>(at)] = candidate.scale;
+        if (!solution_.zeros.empty()) solution_.zeros[static_cast<std::size_t>(at)] = candidate.zero;
+      };
+      for (int step = 42; step >= 10; step -= 4) attempt(step);  // 1.05 to 0.25 of the range
+      const int coarse = best;
+      for (const int offset : {-3, -2, -1, 1, 2, 3}) attempt(coarse + offset);
     }
   });
 }
@@ -145,6 +158,21 @@ double MatrixProblem::loss(ThreadPool& pool) const {
   const double energy = weighted_energy(target_, rows(), inputs_.second_moment, cols(), pool);
   const double error = weighted_energy(difference, rows(), inputs_.second_moment, cols(), pool);
   return energy > 0 ? error / energy : 0;
+}
+
+double MatrixProblem::weighted_error(ThreadPool& pool) const {
+  std::vector<double> sums(static_cast<std::size_t>(rows()));
+  pool.run_ranges(rows(), 1, [&](std::int64_t begin, std::int64_t end, int) {
+    for (std::int64_t r = begin; r < end; ++r) {
+      for (std::int64_t c = 0; c < cols(); ++c) {
+        const double d = static_cast<double>(value(r, c)) - static_cast<double>(target_[static_cast<std::size_t>(r * cols() + c)]);
+        sums[static_cast<std::size_t>(r)] += d * d * static_cast<double>(inputs_.importance[static_cast<std::size_t>(c)]);
+      }
+    }
+  });
+  double sum = 0;
+  for (const double row : sums) sum += row;
+  return sum;
 }
 
 }  // namespace halftone

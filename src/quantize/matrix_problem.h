@@ -20,13 +20,17 @@ struct ProblemInputs {
   std::vector<float> second_moment;  // H [cols, cols]
   std::vector<float> cross_moment;   // C [cols, cols]
   HessianFactor factor;              // of H
+  std::vector<float> importance;     // diagonal of H [cols]: how much a channel's squared error counts
+
+  ProblemInputs() = default;
+  ProblemInputs(const InputStatistics& statistics, double damping);
+  // For rounding with weighed scales only: H is not known beyond its diagonal.
+  explicit ProblemInputs(std::vector<float> diagonal);
 };
 
 class MatrixProblem {
  public:
-  // Scales are chosen for the values as they are, by the observer; codes are not set yet. The scheme must have scales and
-  // an element format of at most 8 bits (can_solve). `importance`: the squared error of a channel counts by its second
-  // moment where the observer weighs at all.
+  // Codes and scales are those of plain rounding with abs-max scales. The scheme must have scales and an element format of at most 8 bits (can_solve).
   MatrixProblem(std::string module, const Scheme& scheme, std::span<const float> values, std::int64_t rows,
                 const ProblemInputs& inputs);
   static bool can_solve(const Scheme& scheme);
@@ -65,8 +69,10 @@ class MatrixProblem {
     return grid_.value(codes_[row * cols() + col], zero(at)) * scale(at);
   }
 
-  // tr(E H E^T) / tr(W H W^T) with E the difference between the values and `target`, W the original values.
+  // tr(E H E^T) / tr(T H T^T) with T the target and E the difference between it and the values of the codes.
   double loss(ThreadPool& pool) const;
+  // The same with the diagonal of H alone, and not divided.
+  double weighted_error(ThreadPool& pool) const;
   const QuantizedTensor& solution() const { return solution_; }
 
  private:

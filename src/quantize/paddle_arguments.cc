@@ -205,7 +205,8 @@ void choose_methods(const PaddleJson& json, Recipe& recipe, const std::string& h
     }
     recipe.methods.emplace_back(entry.method);
   }
-  if (recipe.methods.empty()) recipe.methods.emplace_back("rtn");
+  const bool rounds = std::find(recipe.methods.begin(), recipe.methods.end(), "gptq") != recipe.methods.end();
+  if (!rounds) recipe.methods.emplace_back("rtn");
 }
 
 void name_foreign_keys(const PaddleJson& json, Recipe& recipe) {

@@ -32,6 +32,14 @@ std::vector<Preset> recipe_presets() {
   "default": {"weights": "fp8_e4m3:128x128", "activations": "fp8_e4m3:g128"}
 }
 )json"},
+      {"gptq_int4", R"json(// INT4 weights in groups of 128, codes chosen by GPTQ for the inputs that each layer gets. Give --calibration FILE; without
+// one, the model is calibrated on text that it writes itself. Loads in vLLM and transformers.
+{
+  "description": "INT4 weights in groups of 128 by GPTQ",
+  "default": {"weights": "int4:g128"},
+  "methods": ["gptq"]
+}
+)json"},
       {"int4", R"json(// INT4 weights in groups of 64 with zero points; the embedding table and the head in 8 bits.
 {
   "description": "INT4 weights in groups of 64 with zero points, 8-bit embedding and head",
