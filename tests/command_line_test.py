@@ -6,6 +6,9 @@ import support
 from support import run, run_json
 
 
+TEXT = pathlib.Path(__file__)  # any text
+
+
 class CommandLine(support.Case):
     def test_help_of_every_command(self):
         code, out, _ = run("--help")
@@ -125,6 +128,24 @@ class CommandLine(support.Case):
         self.assertTrue(plan["substitutions"])
         self.expect_failure(4, "quantize", model, "-o", self.folder / "o", "--to", "q4_k", "--strict", contains=["256"])
         self.assertFalse((self.folder / "o").exists())
+
+    def test_senseless_values_of_gates_methods_and_searches(self):
+        model = support.write_model(self.folder / "m", support.tiny_llama_config())
+        out = self.folder / "o"
+        for loss in ("", "%", "much", "-1%", "nan"):
+            self.expect_failure(2, "eval", model, "--reference", model, f"--max-loss={loss}", contains=["--max-loss"])
+            self.expect_failure(2, "quantize", model, "-o", out, "--to", "fp8", f"--max-loss={loss}", contains=["--max-loss"])
+            self.expect_failure(2, "plan", model, f"--max-loss={loss}", contains=["--max-loss"])
+        quantize = ("quantize", model, "-o", out, "--to", "int4:g32")
+        self.expect_failure(2, *quantize, "--method", "gptqq", contains=["gptq", "pss"])
+        self.expect_failure(2, *quantize, "--method", "gptq,gptaq", contains=["gptaq"])
+        self.expect_failure(2, *quantize, "--method", "pss", contains=["rounds"])
+        self.expect_failure(2, *quantize, "--calibration", TEXT, contains=["--calibration"])
+        self.expect_failure(3, *quantize, "--method", "gptq", "--calibration", self.folder / "absent.txt", contains=["absent.txt"])
+        self.expect_failure(2, "plan", model, "--target-bits", "4", "--to", "fp8", contains=["--target-bits"])
+        self.expect_failure(2, "plan", model, "--target-bits", "4", "--max-bytes", "1M", contains=["one of"])
+        self.expect_failure(2, "plan", model, "--to", "fp8", "--sensitivity", "x", contains=["search"])
+        self.assertFalse(out.exists())
 
     def test_json_goes_to_standard_output_alone(self):
         model = support.write_model(self.folder / "m")

@@ -44,6 +44,19 @@ class RealModel(support.Case):
         self.assertTrue(all(layer["output_cosine"] > 1 - 1e-12 for layer in result["layers"]))
         self.assertEqual(len(result["layers"]), 30)
 
+    def test_gptq_keeps_more_than_rounding(self):
+        losses = {}
+        for method in ("rtn", "gptq"):
+            out = self.folder / method
+            calibration = [] if method == "rtn" else ["--calibration", support.SHARED / "data/wiki.valid.txt",
+                                                      "--calibration-samples", "8", "--calibration-length", "256"]
+            report = run_json("quantize", SMOLLM2, "-o", out, "--to", "int3:g64:asym", "--method", method, *calibration,
+                              "--no-quality")
+            losses[method] = run_json("eval", out, "--reference", SMOLLM2, "--text", TEXT, "--chunks", "2")["kl_mean"]
+        print(f"mean KL {losses}")
+        self.assertEqual(report["calibration"]["tokens"], 8 * 256)
+        self.assertLess(losses["gptq"], 0.6 * losses["rtn"])
+
     def test_quality_gate_refuses(self):
         out = self.folder / "bad"
         self.expect_failure(6, "quantize", SMOLLM2, "-o", out, "--to", "int2:g64", "--quality-windows", "1", "--max-kl", "0.01",

@@ -27,8 +27,12 @@ def recipe(weights, activations=None, head=None, methods=("gptq",)):
 
 # name, at most so many bits a weight (None: not counted), bar and goal (perplexity ratio, mean KL), recipe or budget
 ROWS = [
-    ("FP8 W8A8", 8.1, (1.010, 0.014), (1.004, 0.008), recipe("fp8_e4m3:channel", "fp8_e4m3:token", "fp8_e4m3:channel")),
-    ("INT8 W8A8", 8.1, (1.008, 0.008), (1.004, 0.004), recipe("int8:channel", "int8:token", "int8:channel")),
+    ("FP8 (E4M3) W8A8", 8.1, (1.010, 0.014), (1.004, 0.008),
+     recipe("fp8_e4m3:channel", "fp8_e4m3:token", "fp8_e4m3:channel", ("pss", "gptq"))),
+    ("FP8 (E3M4) W8A8", 8.1, (1.010, 0.014), (1.004, 0.008),
+     recipe("fp8_e3m4:channel", "fp8_e3m4:token", "fp8_e3m4:channel", ("gptq",))),
+    ("INT8 W8A8", 8.1, (1.008, 0.008), (1.004, 0.004),
+     recipe("int8:channel", "int8:token", "int8:channel", ("pss", "gptq"))),
     ("search, 6.27 bits", 6.27, (1.010, 0.012), (1.005, 0.006), 6.27),
     ("search, 5.25 bits", 5.25, (1.040, 0.045), (1.020, 0.022), 5.25),
     ("search, 4.50 bits", 4.50, (1.160, 0.150), (1.080, 0.070), 4.50),
@@ -116,7 +120,8 @@ def main():
                 if isinstance(how, dict):
                     file.write_text(json.dumps(how))
                 else:
-                    halftone("plan", model, "--target-bits", how, *calibration, "-o", file)
+                    halftone("plan", model, "--target-bits", how, *calibration, "-o", file, "--sensitivity",
+                             folder / "sensitivity.json")
                 halftone("quantize", model, "-o", out, "--recipe", file, "--force", "--no-quality",
                          *([] if isinstance(how, dict) and how["methods"] == ["rtn"] else calibration))
             except RuntimeError as error:

@@ -11,14 +11,18 @@ namespace halftone::cli {
 void add_plan_flags(CLI::App& command, QuantizeFlags& options) {
   command.add_option("MODEL,-m,--model", options.model, "A checkpoint")->required();
   command.add_option("--recipe", options.recipe, "A recipe file, or the name of a preset");
-  command.add_option("--to", options.to, "A preset (fp8, w8a8, int4, mxfp4, nvfp4, ...) or one scheme for every linear layer");
+  command.add_option("--to", options.to,
+                     "A preset (fp8, w8a8, int4, mxfp4, nvfp4, ...) or one scheme for every linear layer");
   command.add_flag("--weights-only", options.weights_only, "Leave activations in full precision");
   command.add_flag("--strict", options.strict, "Any substitution or lossy drop is an error");
   command.add_option("--max-memory", options.max_memory, "Never be larger than this in memory, such as 512M or 2G");
-  command.add_option("--method", options.methods, "How codes are chosen: rtn, or calibrated: gptq; gptaq,gptq,quantease")
+  command
+      .add_option("--method", options.methods, "How codes are chosen: rtn, or calibrated: gptq; gptaq,gptq,quantease")
       ->delimiter(',');
-  command.add_option("--calibration", options.calibration, "Text or JSON lines for calibrated methods (default: sampled from the model)");
-  command.add_option("--calibration-samples", options.calibration_samples, "Sequences (default: 48 of a file, 16 sampled)");
+  command.add_option("--calibration", options.calibration,
+                     "Text or JSON lines for calibrated methods (default: sampled from the model)");
+  command.add_option("--calibration-samples", options.calibration_samples,
+                     "Sequences (default: 48 of a file, 16 sampled)");
   command.add_option("--calibration-length", options.calibration_length, "Tokens a sequence (default: 512)");
   command.add_flag("--calibration-chat", options.calibration_chat, "Put JSON lines into the chat template");
   command.add_option("--storage", options.storage, "How the output is written: auto, compressed-tensors or halftone")
@@ -31,8 +35,8 @@ void take_calibration(const QuantizeFlags& options, Recipe& recipe) {
     make_calibrated_methods(options.methods);  // Error(usage)
     recipe.methods = options.methods;
   }
-  const bool said = !options.calibration.empty() || options.calibration_samples != 0 || options.calibration_length != 0 ||
-                    options.calibration_chat;
+  const bool said = !options.calibration.empty() || options.calibration_samples != 0 ||
+                    options.calibration_length != 0 || options.calibration_chat;
   if (!needs_calibration(recipe.methods)) {
     if (said) fail(ErrorKind::usage, "--calibration has no use: method rtn only rounds (give --method, such as gptq)");
     return;

@@ -17,10 +17,14 @@ struct DecoderBlock::Impl {
 
   std::vector<Linear*> linears(BlockStage stage) {
     switch (stage) {
-      case BlockStage::qkv: return {&block.q, &block.k, &block.v};
-      case BlockStage::attention_out: return {&block.o};
-      case BlockStage::gate_up: return {&block.gate, &block.up};
-      case BlockStage::ffn_down: return {&block.down};
+      case BlockStage::qkv:
+        return {&block.q, &block.k, &block.v};
+      case BlockStage::attention_out:
+        return {&block.o};
+      case BlockStage::gate_up:
+        return {&block.gate, &block.up};
+      case BlockStage::ffn_down:
+        return {&block.down};
     }
     return {};
   }
@@ -31,16 +35,18 @@ struct DecoderBlock::Impl {
   }
 };
 
-DecoderBlock::DecoderBlock(const ModelConfig& config, std::int64_t layer, const WeightSource& weights, ThreadPool& pool) {
+DecoderBlock::DecoderBlock(const ModelConfig& config, std::int64_t layer, const WeightSource& weights,
+                           ThreadPool& pool) {
   const LayerConfig& kind = config.layers.at(static_cast<std::size_t>(layer));
   const KvLayout layout{config.kv_heads, config.head_dim, fp32_format()};
-  impl_ = std::make_unique<Impl>(Impl{config,
-                                      kind,
-                                      rope_frequencies(kind.local_rope ? config.rope_local : config.rope),
-                                      bind_block(config, layer, weights, find_module_names(weights).stem, pool, no_progress()),
-                                      layout,
-                                      {},
-                                      {}});
+  impl_ = std::make_unique<Impl>(
+      Impl{config,
+           kind,
+           rope_frequencies(kind.local_rope ? config.rope_local : config.rope),
+           bind_block(config, layer, weights, find_module_names(weights).stem, pool, no_progress()),
+           layout,
+           {},
+           {}});
 }
 
 DecoderBlock::~DecoderBlock() = default;
@@ -52,7 +58,9 @@ std::vector<std::string> DecoderBlock::modules(BlockStage stage) const {
   return names;
 }
 
-std::int64_t DecoderBlock::input_cols(BlockStage stage) const { return impl_->linears(stage).front()->weight.cols(); }
+std::int64_t DecoderBlock::input_cols(BlockStage stage) const {
+  return impl_->linears(stage).front()->weight.cols();
+}
 
 void DecoderBlock::rebind(BlockStage stage, const WeightSource& weights, ThreadPool& pool) {
   for (Linear* linear : impl_->linears(stage)) {
@@ -66,10 +74,14 @@ void DecoderBlock::rebind(BlockStage stage, const WeightSource& weights, ThreadP
 void DecoderBlock::input(BlockStage stage, const float* from, std::int64_t rows, float* out, ThreadPool& pool) const {
   const BlockRun run = impl_->run(pool);
   switch (stage) {
-    case BlockStage::qkv: return run.attention_input(from, rows, out);
-    case BlockStage::gate_up: return run.ffn_input(from, rows, out);
-    case BlockStage::ffn_down: return run.gate_and_up(from, rows, out, impl_->scratch);
-    case BlockStage::attention_out: break;
+    case BlockStage::qkv:
+      return run.attention_input(from, rows, out);
+    case BlockStage::gate_up:
+      return run.ffn_input(from, rows, out);
+    case BlockStage::ffn_down:
+      return run.gate_and_up(from, rows, out, impl_->scratch);
+    case BlockStage::attention_out:
+      break;
   }
   std::vector<std::byte*> pages;
   for (std::int64_t at = 0; at < rows; at += kKvPageTokens) {
@@ -93,7 +105,8 @@ void DecoderBlock::forward(float* x, std::int64_t rows, ThreadPool& pool) const 
   }
 }
 
-void DecoderBlock::add_output(BlockStage stage, const float* input, std::int64_t rows, float* x, ThreadPool& pool) const {
+void DecoderBlock::add_output(BlockStage stage, const float* input, std::int64_t rows, float* x,
+                              ThreadPool& pool) const {
   const BlockRun run = impl_->run(pool);
   HT_CHECK(stage == BlockStage::attention_out || stage == BlockStage::ffn_down);
   if (stage == BlockStage::attention_out) return run.add_attention(input, rows, x, impl_->scratch);
@@ -125,8 +138,12 @@ ModelEnds::ModelEnds(const ModelConfig& config, const WeightSource& weights, Thr
 ModelEnds::~ModelEnds() = default;
 ModelEnds::ModelEnds(ModelEnds&&) noexcept = default;
 
-const std::string& ModelEnds::table_module() const { return impl_->table; }
-const std::string& ModelEnds::head_module() const { return impl_->head; }
+const std::string& ModelEnds::table_module() const {
+  return impl_->table;
+}
+const std::string& ModelEnds::head_module() const {
+  return impl_->head;
+}
 
 void ModelEnds::rebind_table(const WeightSource& weights, ThreadPool& pool) {
   impl_->embedding = impl_->bind(weights, impl_->table, pool);

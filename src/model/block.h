@@ -1,5 +1,5 @@
-// One block of a model on its own, in the stages between which the inputs of its linears can be seen: for jobs that walk
-// a model block by block and never hold more of it (calibration).
+// One block of a model on its own, in the stages between which the inputs of its linears can be seen: for jobs that
+// walk a model block by block and never hold more of it (calibration).
 #pragma once
 
 #include <array>
@@ -36,8 +36,8 @@ class DecoderBlock {
   void rebind(BlockStage stage, const WeightSource& weights, ThreadPool& pool);
 
   // What the linears of a stage read, [rows, input_cols(stage)], from what came before: the residual stream x [rows,
-  // hidden] for qkv and gate_up, the stage's predecessor's input for attention_out and ffn_down. The rows are one sequence
-  // that starts at position 0.
+  // hidden] for qkv and gate_up, the stage's predecessor's input for attention_out and ffn_down. The rows are one
+  // sequence that starts at position 0.
   void input(BlockStage stage, const float* from, std::int64_t rows, float* out, ThreadPool& pool) const;
   // The whole block: x [rows, hidden], one sequence from position 0.
   void forward(float* x, std::int64_t rows, ThreadPool& pool) const;

@@ -64,8 +64,7 @@ class RowReader {
     if (template_) {
       std::vector<TokenId> ids;
       for (const ChatTemplate::Piece& piece : template_->render_pieces(messages, false, special_)) {
-        const auto part =
-            tokenizer_.encode(piece.text, {.add_special = false, .parse_control = !piece.from_content});
+        const auto part = tokenizer_.encode(piece.text, {.add_special = false, .parse_control = !piece.from_content});
         ids.insert(ids.end(), part.begin(), part.end());
       }
       return ids;
@@ -101,7 +100,8 @@ void read_rows(const std::string& text, const RowReader& reader, const Calibrati
     if (!row.is_discarded()) ids = reader.tokens(row);
     if (!ids) {
       fail(ErrorKind::bad_input,
-           "{} line {}: expected a JSON object with \"text\", \"src\" and \"tgt\", \"prompt\" and \"response\", or \"messages\"",
+           "{} line {}: expected a JSON object with \"text\", \"src\" and \"tgt\", \"prompt\" and \"response\", or "
+           "\"messages\"",
            data.origin, line_number);
     }
     if (ids->size() < kShortest) {
@@ -116,7 +116,8 @@ void read_rows(const std::string& text, const RowReader& reader, const Calibrati
   }
   if (too_short > 0) {
     data.dropped_rows += too_short;
-    data.notes.push_back(fmt::format("calibration: {} rows of fewer than {} tokens are left out", too_short, kShortest));
+    data.notes.push_back(
+        fmt::format("calibration: {} rows of fewer than {} tokens are left out", too_short, kShortest));
   }
   if (not_reached > 0) {
     data.dropped_rows += not_reached;
@@ -124,13 +125,14 @@ void read_rows(const std::string& text, const RowReader& reader, const Calibrati
                                      not_reached, options.samples));
   }
   if (data.unused_tokens > 0) {
-    data.notes.push_back(fmt::format("calibration: {} tokens beyond the length of {} are cut off", data.unused_tokens,
-                                     options.length));
+    data.notes.push_back(
+        fmt::format("calibration: {} tokens beyond the length of {} are cut off", data.unused_tokens, options.length));
   }
 }
 
 void check(const CalibrationOptions& options) {
-  if (options.samples < 1) fail(ErrorKind::usage, "--calibration-samples {}: expected a positive number", options.samples);
+  if (options.samples < 1)
+    fail(ErrorKind::usage, "--calibration-samples {}: expected a positive number", options.samples);
   if (options.length < static_cast<std::int64_t>(kShortest)) {
     fail(ErrorKind::usage, "--calibration-length {}: expected at least {}", options.length, kShortest);
   }
@@ -154,13 +156,14 @@ CalibrationData load_calibration(const Checkpoint& checkpoint, const Tokenizer& 
   const std::vector<TokenId> tokens = tokenizer.encode(text);
   const auto windows = static_cast<std::int64_t>(tokens.size()) / options.length;
   if (windows == 0) {
-    fail(ErrorKind::bad_input, "{}: its {} tokens are fewer than one sample of {}; give more text or --calibration-length",
-         data.origin, tokens.size(), options.length);
+    fail(ErrorKind::bad_input,
+         "{}: its {} tokens are fewer than one sample of {}; give more text or --calibration-length", data.origin,
+         tokens.size(), options.length);
   }
   const std::int64_t taken = std::min(options.samples, windows);
   if (taken < options.samples) {
-    data.notes.push_back(fmt::format("calibration: {} holds only {} samples of {} tokens, {} were asked for", data.origin,
-                                     windows, options.length, options.samples));
+    data.notes.push_back(fmt::format("calibration: {} holds only {} samples of {} tokens, {} were asked for",
+                                     data.origin, windows, options.length, options.samples));
   }
   for (std::int64_t i = 0; i < taken; ++i) {
     const auto first = tokens.begin() + windows * i / taken * options.length;
@@ -176,7 +179,8 @@ CalibrationData calibration_of_tokens(std::vector<TokenId> tokens, std::int64_t 
   CalibrationData data;
   data.origin = std::move(origin);
   data.vocabulary = vocabulary;
-  for (std::size_t at = 0; at + static_cast<std::size_t>(length) <= tokens.size(); at += static_cast<std::size_t>(length)) {
+  for (std::size_t at = 0; at + static_cast<std::size_t>(length) <= tokens.size();
+       at += static_cast<std::size_t>(length)) {
     const auto first = tokens.begin() + static_cast<std::ptrdiff_t>(at);
     data.sequences.emplace_back(first, first + length);
   }
@@ -199,9 +203,8 @@ Json to_json(const CalibrationData& data) {
               {"shortest", shortest},
               {"longest", longest},
               {"distinct_tokens", distinct.size()},
-              {"vocabulary_share", data.vocabulary > 0 ? static_cast<double>(distinct.size()) /
-                                                             static_cast<double>(data.vocabulary)
-                                                       : 0.0},
+              {"vocabulary_share",
+               data.vocabulary > 0 ? static_cast<double>(distinct.size()) / static_cast<double>(data.vocabulary) : 0.0},
               {"unused_tokens", data.unused_tokens},
               {"dropped_rows", data.dropped_rows},
               {"notes", data.notes}};

@@ -4,10 +4,9 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
-
-#include <nlohmann/json.hpp>
 
 #include "pipeline/open.h"
 #include "text/tokenizer.h"
@@ -28,11 +27,11 @@ struct CalibrationOptions {
   bool chat = false;                        // JSON lines with messages, or src and tgt, go through the chat template
 };
 
-// A text file (its bytes as they are) is tokenized whole and cut into windows, which are taken evenly from all of it. Of
-// JSON lines (the name ends in .jsonl or .json), each row is one sequence, the first `samples` usable ones are taken; a row is
-// an object with "text" (or "content"), with "src" and "tgt" (PaddleNLP; texts or lists of texts, whose first is taken), with
-// "messages" (role and content), or with "prompt" and "response". Error(bad_input): file missing, empty, a line that is no
-// such object (file and line).
+// A text file (its bytes as they are) is tokenized whole and cut into windows, which are taken evenly from all of it.
+// Of JSON lines (the name ends in .jsonl or .json), each row is one sequence, the first `samples` usable ones are
+// taken; a row is an object with "text" (or "content"), with "src" and "tgt" (PaddleNLP; texts or lists of texts, whose
+// first is taken), with "messages" (role and content), or with "prompt" and "response". Error(bad_input): file missing,
+// empty, a line that is no such object (file and line).
 CalibrationData load_calibration(const Checkpoint& checkpoint, const Tokenizer& tokenizer,
                                  const std::filesystem::path& path, const CalibrationOptions& options);
 

@@ -84,7 +84,8 @@ class Interrupter final : public Progress {
   int left_;
 };
 
-constexpr const char* kRecipe = R"({"default": {"weights": "int4:g16:asym"}, "rules": [{"match": "head", "weights": "int8:g16"},
+constexpr const char* kRecipe =
+    R"({"default": {"weights": "int4:g16:asym"}, "rules": [{"match": "head", "weights": "int8:g16"},
   {"match": "*.v_proj", "keep": true}, {"match": "*.o_proj", "weights": "bf16"}], "methods": ["gptaq", "gptq", "quantease"]})";
 
 // The mean squared difference of the final hidden states from those of the source.
@@ -116,7 +117,9 @@ TEST_F(Calibration, WholeModelsOfEveryFamilyAreQuantizedBetterThanByRounding) {
     ThreadPool pool(2);
     const auto run = [&](const std::string& methods) {
       const fs::path out = folder_ / (std::string(name) + methods.substr(0, 6));
-      const auto job = options(source, R"({"default": {"weights": "int3:g16:asym", "activations": null}, "methods": [)" + methods + "]}", 60);
+      const auto job = options(
+          source, R"({"default": {"weights": "int3:g16:asym", "activations": null}, "methods": [)" + methods + "]}",
+          60);
       const QuantizeResult result = quantize_checkpoint(source, out, job, pool);
       for (const TensorOutcome& tensor : result.tensors) {
         if (tensor.action == "quantized" && methods != "\"rtn\"") {
@@ -208,8 +211,9 @@ TEST_F(Calibration, ReadsTextsAndJsonLines) {
 
   const CalibrationData rows = load_calibration(
       checkpoint, tokenizer,
-      write("r.jsonl", "{\"text\": \"0123456789abc\"}\n\n{\"text\": \"short\"}\n{\"src\": [\"question\"], \"tgt\": \"answer\"}\n"
-                       "{\"messages\": [{\"role\": \"user\", \"content\": \"eight ch\"}]}\n{\"text\": \"one too many for it\"}\n"),
+      write("r.jsonl",
+            "{\"text\": \"0123456789abc\"}\n\n{\"text\": \"short\"}\n{\"src\": [\"question\"], \"tgt\": \"answer\"}\n"
+            "{\"messages\": [{\"role\": \"user\", \"content\": \"eight ch\"}]}\n{\"text\": \"one too many for it\"}\n"),
       options);
   ASSERT_EQ(rows.sequences.size(), 3U);
   EXPECT_EQ(rows.sequences[0].size(), 10U);
@@ -225,7 +229,8 @@ TEST_F(Calibration, ReadsTextsAndJsonLines) {
   EXPECT_THAT(refusal("x.jsonl", "", options), HasSubstr("no row"));
   EXPECT_THAT(refusal("x.txt", "abc", options), HasSubstr("fewer than one sample"));
   EXPECT_THAT(refusal("x.jsonl", "{}", {.samples = 1, .length = 10, .chat = true}), HasSubstr("chat template"));
-  EXPECT_THAT(error_of([&] { load_calibration(checkpoint, tokenizer, folder_ / "absent.txt", options); }), HasSubstr("absent.txt"));
+  EXPECT_THAT(error_of([&] { load_calibration(checkpoint, tokenizer, folder_ / "absent.txt", options); }),
+              HasSubstr("absent.txt"));
 }
 
 }  // namespace

@@ -135,8 +135,10 @@ class Walk {
       if (wanted) statistics.emplace(original.input_cols(stage));
       for (std::size_t s = 0; s < sequences_.size(); ++s) {
         throw_if_interrupted();
-        std::vector<float> a = input(original, stage, s, from_stream ? original_states_[s].data() : held_original[s].data());
-        std::vector<float> b = input(quantized, stage, s, from_stream ? quantized_states_[s].data() : held_quantized[s].data());
+        std::vector<float> a =
+            input(original, stage, s, from_stream ? original_states_[s].data() : held_original[s].data());
+        std::vector<float> b =
+            input(quantized, stage, s, from_stream ? quantized_states_[s].data() : held_quantized[s].data());
         if (statistics) add(*statistics, b, a, job_.activations(modules.front()));
         if (!from_stream) original.add_output(stage, a.data(), rows(s), original_states_[s].data(), pool_);
         held_original[s] = from_stream ? std::move(a) : std::vector<float>();
@@ -182,7 +184,8 @@ std::uint64_t walk_bytes(const ModelConfig& config, std::int64_t tokens) {
   const std::int64_t widest = std::max({config.hidden, config.ffn, q});
   const std::int64_t block = config.hidden * (2 * q + 2 * kv + 3 * config.ffn);
   const std::int64_t states = tokens * (2 * config.hidden + std::max(2 * config.hidden, config.hidden + widest));
-  // Sums, a product, two moments and the factor; Eigen's two matrices in FP64; a matrix with target, difference, product.
+  // Sums, a product, two moments and the factor; Eigen's two matrices in FP64; a matrix with target, difference,
+  // product.
   const std::int64_t solving = 12 * widest * widest + 4 * std::max(widest * config.hidden, std::int64_t{1} << 22);
   const std::int64_t table = 2 * config.vocabulary * config.hidden;
   return static_cast<std::uint64_t>(4 * (2 * block + states + solving + table));

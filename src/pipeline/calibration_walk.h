@@ -1,5 +1,5 @@
-// Walks a model block by block, the original and the quantized one side by side, so that each matrix is quantized for the
-// inputs that it will really get. In memory: one block twice, and the hidden states of the calibration data.
+// Walks a model block by block, the original and the quantized one side by side, so that each matrix is quantized for
+// the inputs that it will really get. In memory: one block twice, and the hidden states of the calibration data.
 #pragma once
 
 #include <cstdint>
@@ -31,12 +31,12 @@ class CalibrationJob {
 };
 
 struct WalkOptions {
-  double damping = 0.01;        // of the second moments' factor
-  double table_damping = 0.1;   // of a tied table's, which is also looked up
+  double damping = 0.01;       // of the second moments' factor
+  double table_damping = 0.1;  // of a tied table's, which is also looked up
 };
 
-// Sequences of token ids, each from position 0. Error(bad_input) for ids outside the vocabulary and activations that are
-// not finite. The result does not depend on threads.
+// Sequences of token ids, each from position 0. Error(bad_input) for ids outside the vocabulary and activations that
+// are not finite. The result does not depend on threads.
 void walk_calibration(const ModelConfig& config, const WeightSource& original,
                       const std::vector<std::vector<std::int32_t>>& sequences, const WalkOptions& options,
                       CalibrationJob& job, ThreadPool& pool, Progress& progress);

@@ -1,6 +1,7 @@
 // XXH64 of bytes that come in pieces.
 #pragma once
 
+#include <fmt/format.h>
 #include <xxhash.h>
 
 #include <cstddef>
@@ -9,8 +10,6 @@
 #include <string>
 #include <string_view>
 #include <vector>
-
-#include <fmt/format.h>
 
 namespace halftone {
 

@@ -120,10 +120,18 @@ TensorOutcome ItemWriter::write(const JobItem& item, const QuantizedTensor* solv
   outcome.rule = tensor.rule;
   outcome.bytes = item.bytes();
   switch (tensor.action) {
-    case PlanAction::copy: outcome.action = "copied"; break;
-    case PlanAction::cast: outcome.action = "cast"; break;
-    case PlanAction::restore: outcome.action = "kept quantized"; break;
-    case PlanAction::quantize: outcome.action = "quantized"; break;
+    case PlanAction::copy:
+      outcome.action = "copied";
+      break;
+    case PlanAction::cast:
+      outcome.action = "cast";
+      break;
+    case PlanAction::restore:
+      outcome.action = "kept quantized";
+      break;
+    case PlanAction::quantize:
+      outcome.action = "quantized";
+      break;
   }
   if (tensor.action == PlanAction::copy) {
     copy(item, outcome);
@@ -177,7 +185,7 @@ std::int64_t ItemWriter::rows_a_task(const JobItem& item, std::int64_t cols) con
 }
 
 TensorStats ItemWriter::scan_rows(const JobItem& item, const PlannedTensor& tensor, const ValueReader::Item& from,
-                      std::int64_t first_row) {
+                                  std::int64_t first_row) {
   const std::int64_t rows = rows_a_task(item, tensor.cols);
   const std::int64_t chunk = rows * tasks_a_chunk(rows, tensor.cols);
   TensorStats whole;
@@ -220,7 +228,8 @@ void ItemWriter::transform(const JobItem& item, const PlannedTensor& tensor, con
     whole = scan_rows(item, tensor, *from, 0);
     if (whole.non_finite > 0) refuse_non_finite(tensor, whole);
   }
-  const Transform work{item, tensor, *from, whole, solved, quantizes && !tensor.scheme->ggml ? code_range(*tensor.scheme) : CodeRange{}};
+  const Transform work{item,  tensor, *from,
+                       whole, solved, quantizes && !tensor.scheme->ggml ? code_range(*tensor.scheme) : CodeRange{}};
   const std::int64_t rows = rows_a_task(item, tensor.cols);
   const std::int64_t chunk = rows * tasks_a_chunk(rows, tensor.cols);
   std::vector<Hash> hashes(item.outputs.size());
@@ -310,7 +319,7 @@ void ItemWriter::run_task(const Transform& work, std::int64_t first, std::int64_
 
 // Plain numbers to plain numbers, nearest even. Finite values beyond FP16 are counted and clipped to its largest.
 std::vector<std::byte> ItemWriter::cast(DType dtype, std::span<const float> values, std::span<float> back,
-                                   TaskResult& result) {
+                                        TaskResult& result) {
   std::vector<std::byte> bytes(values.size() * static_cast<std::size_t>(dtype_bits(dtype) / 8));
   for (std::size_t i = 0; i < values.size(); ++i) {
     const float value = values[i];

@@ -1,4 +1,5 @@
-// Writes the tensors of an output checkpoint to their places, one job item at a time, in row chunks under the memory limit.
+// Writes the tensors of an output checkpoint to their places, one job item at a time, in row chunks under the memory
+// limit.
 #pragma once
 
 #include <filesystem>

@@ -164,6 +164,36 @@ std::string worst_tensors(const ReportJson& tensors) {
   return out + "</table></div>\n";
 }
 
+// What calibrated methods were shown, and what they left of each layer's output; "" where nothing was calibrated.
+std::string calibration_section(const ReportJson& report, const ReportJson& tensors) {
+  const auto data = report.find("calibration");
+  if (data == report.end() || !data->is_object()) return "";
+  std::string out = fmt::format(
+      "<h2>Calibration</h2>\n<p>{:.0f} tokens in {:.0f} sequences from {}; {:.0f} different ones, {:.1f} % of the vocabulary.</p>\n",
+      number_of(*data, "tokens"), number_of(*data, "sequences"), escape_html(text_of(*data, "origin")),
+      number_of(*data, "distinct_tokens"), 100 * number_of(*data, "vocabulary_share"));
+  out += "<details><summary>what each matrix loses on them</summary><div class=\"wide\"><table><tr><th>tensor</th>"
+         "<th>format</th><th>methods</th><th>output error, %</th></tr>\n";
+  for (const ReportJson& tensor : tensors) {
+    if (!tensor.contains("output_error")) continue;
+    out += fmt::format("<tr><td>{}</td><td>{}</td><td>{}</td><td>{:.3f}</td></tr>\n", escape_html(text_of(tensor, "name")),
+                       escape_html(text_of(tensor, "scheme")), escape_html(text_of(tensor, "methods")),
+                       100 * number_of(tensor, "output_error"));
+  }
+  out += "</table></div></details>\n";
+  const auto smoothing = data->find("smoothing");
+  if (smoothing == data->end() || !smoothing->is_array()) return out;
+  out += "<details><summary>what smoothing did</summary><div class=\"wide\"><table><tr><th>input</th><th>found</th>"
+         "<th>error, of the unsmoothed</th></tr>\n";
+  for (const ReportJson& entry : *smoothing) {
+    const double before = number_of(entry, "identity_loss");
+    out += fmt::format("<tr><td>{}</td><td>{}</td><td>{}</td></tr>\n", escape_html(text_of(entry, "input")),
+                       escape_html(text_of(entry, "how")),
+                       before > 0 ? fmt::format("{:.1f} %", 100 * number_of(entry, "loss") / before) : "");
+  }
+  return out + "</table></div></details>\n";
+}
+
 // "kind: subject: statement" lines; what is said of many subjects is said once, the subjects fold away.
 class ChangeList {
  public:
@@ -280,7 +310,8 @@ std::string quantize_html(const ReportJson& report, std::string_view command) {
   }
   const ReportJson tensors = report.value("tensors", ReportJson::array());
   body +=
-      changes(report) + heat_map(tensors) + worst_tensors(tensors) + layer_table(quality) + command_section(command);
+      changes(report) + heat_map(tensors) + worst_tensors(tensors) + calibration_section(report, tensors) +
+      layer_table(quality) + command_section(command);
   return page("Halftone: quantization report", body);
 }
 

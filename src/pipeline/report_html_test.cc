@@ -20,6 +20,11 @@ nlohmann::ordered_json hostile_report() {
           {"dropped", {{{"tensor", evil}, {"reason", evil}}}},
           {"notes", {evil}},
           {"totals", {{"clipped", 7}}},
+          {"calibration",
+           {{"origin", evil},
+            {"tokens", 24576},
+            {"sequences", 48},
+            {"smoothing", {{{"input", evil}, {"how", evil}, {"loss", 1.0}, {"identity_loss", 4.0}}}}}},
           {"quality",
            {{"kl_mean", 0.002},
             {"perplexity_ratio", 1.001},
@@ -31,6 +36,8 @@ nlohmann::ordered_json hostile_report() {
              {"role", evil},
              {"action", "quantized"},
              {"scheme", evil},
+             {"methods", evil},
+             {"output_error", 0.0125},
              {"sqnr_db", 21.5}},
             {{"name", "exact"}, {"role", "norm"}, {"action", "kept"}, {"sqnr_db", nullptr}}}}};
 }
@@ -50,6 +57,9 @@ TEST(ReportHtml, SaysVerdictFirstThenWhatChanged) {
   EXPECT_LT(html.find("Hardly to be told"), html.find("8.250"));
   EXPECT_THAT(html, HasSubstr("7 values clipped"));
   EXPECT_THAT(html, HasSubstr("21.5"));
+  EXPECT_THAT(html, HasSubstr("24576 tokens in 48 sequences"));
+  EXPECT_THAT(html, HasSubstr("<td>1.250</td>"));
+  EXPECT_THAT(html, HasSubstr("<td>25.0 %</td>"));
   EXPECT_THAT(html, HasSubstr("<pre>cmd</pre>"));
 }
 

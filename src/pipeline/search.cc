@@ -201,7 +201,8 @@ class Measurement {
       double sum = 0;
       for (std::int64_t v = r * vocabulary; v < (r + 1) * vocabulary; ++v) {
         const auto i = static_cast<std::size_t>(v);
-        sum += std::exp(static_cast<double>(reference[i])) * (static_cast<double>(reference[i]) - static_cast<double>(candidate[i]));
+        sum += std::exp(static_cast<double>(reference[i])) *
+               (static_cast<double>(reference[i]) - static_cast<double>(candidate[i]));
       }
       sums[static_cast<std::size_t>(r)] = sum;
     });
@@ -216,7 +217,8 @@ class Measurement {
     std::int64_t count = 0;
     for (std::size_t s = 0; s < x.size(); ++s) {
       throw_if_interrupted();
-      for (std::size_t b = static_cast<std::size_t>(i); b < blocks_.size(); ++b) blocks_[b].forward(x[s].data(), rows(s), pool_);
+      for (std::size_t b = static_cast<std::size_t>(i); b < blocks_.size(); ++b)
+        blocks_[b].forward(x[s].data(), rows(s), pool_);
       sum += divergence(reference_[s], log_probabilities(head_input(x[s], s)));
       count += scored(s);
     }
@@ -330,7 +332,8 @@ Allocation priced(const SensitivityReport& report, double price) {
 
 std::vector<Scheme> default_candidates() {
   std::vector<Scheme> out;
-  for (const char* name : {"int2:g64:asym", "int3:g64:asym", "int4:g64:asym", "int5:g64:asym", "int6:g64:asym", "int8:g64"}) {
+  for (const char* name :
+       {"int2:g64:asym", "int3:g64:asym", "int4:g64:asym", "int5:g64:asym", "int6:g64:asym", "int8:g64"}) {
     out.push_back(parse_scheme(name));
   }
   return out;
@@ -342,7 +345,8 @@ SensitivityReport measure_sensitivity(const Checkpoint& source, const Calibratio
   if (candidates.empty()) fail(ErrorKind::usage, "the search needs at least one candidate scheme");
   for (const Scheme& scheme : candidates) {
     if (!MatrixProblem::can_solve(scheme)) {
-      fail(ErrorKind::usage, "candidate '{}': the search chooses among schemes with scales and at most 8 bits", scheme_text(scheme));
+      fail(ErrorKind::usage, "candidate '{}': the search chooses among schemes with scales and at most 8 bits",
+           scheme_text(scheme));
     }
   }
   return Measurement(source, data, candidates, pool, progress).run();
@@ -361,7 +365,8 @@ std::vector<Allocation> pareto_front(const SensitivityReport& report) {
 Allocation allocate(const SensitivityReport& report, std::uint64_t max_bytes) {
   std::vector<Allocation> front = pareto_front(report);
   if (front.front().bytes > max_bytes) {
-    fail(ErrorKind::usage, "the smallest formats need {} bytes ({:.3f} bits a weight), more than the {} that were given",
+    fail(ErrorKind::usage,
+         "the smallest formats need {} bytes ({:.3f} bits a weight), more than the {} that were given",
          front.front().bytes, front.front().bits, max_bytes);
   }
   std::size_t at = 0;
@@ -401,7 +406,8 @@ Recipe recipe_of(const SensitivityReport& report, const Allocation& allocation, 
   recipe.description = std::move(description);
   std::map<std::size_t, std::uint64_t> weight;  // bytes of linears by candidate
   for (std::size_t m = 0; m < report.matrices.size(); ++m) {
-    if (is_linear_role(report.matrices[m].role)) weight[allocation.choice[m]] += report.matrices[m].bytes[allocation.choice[m]];
+    if (is_linear_role(report.matrices[m].role))
+      weight[allocation.choice[m]] += report.matrices[m].bytes[allocation.choice[m]];
   }
   std::size_t common = 0;
   for (const auto& [candidate, bytes] : weight) {
@@ -451,25 +457,71 @@ std::shared_ptr<const WeightSource> allocated_weights(const Checkpoint& source, 
     throw_if_interrupted();
     const std::optional<WeightInfo> info = source.weights->find(report.matrices[m].module);
     const std::vector<float> values = values_of(*source.weights, *info);
-    weights->replace(info->module, rounded(*info, values, report.candidates[allocation.choice[m]],
-                                           report.matrices[m].importance, pool)
-                                       .tensor);
+    weights->replace(
+        info->module,
+        rounded(*info, values, report.candidates[allocation.choice[m]], report.matrices[m].importance, pool).tensor);
   }
   return weights;
 }
 
-Json to_json(const SensitivityReport& report, const std::vector<Allocation>& front) {
+Json to_json(const SensitivityReport& report) {
   Json json;
   json["tokens"] = report.tokens;
+  json["parameters"] = report.parameters;
+  json["other_bytes"] = report.other_bytes;
   json["candidates"] = Json::array();
   for (const Scheme& scheme : report.candidates) json["candidates"].push_back(scheme_text(scheme));
   json["matrices"] = Json::array();
   for (const Sensitivity& item : report.matrices) {
-    json["matrices"].push_back({{"module", item.module}, {"measured", scheme_text(report.candidates[item.measured])}, {"kl", item.kl}, {"bytes", item.bytes}});
+    json["matrices"].push_back({{"module", item.module},
+                                {"role", role_name(item.role)},
+                                {"rows", item.rows},
+                                {"cols", item.cols},
+                                {"measured", item.measured},
+                                {"kl", item.kl},
+                                {"bytes", item.bytes},
+                                {"importance", item.importance}});
   }
-  json["pareto"] = Json::array();
+  return json;
+}
+
+SensitivityReport sensitivity_from_json(const Json& json, const std::string& where) {
+  SensitivityReport report;
+  try {
+    report.tokens = json.at("tokens").get<std::int64_t>();
+    report.parameters = json.at("parameters").get<std::int64_t>();
+    report.other_bytes = json.at("other_bytes").get<std::uint64_t>();
+    for (const Json& name : json.at("candidates")) report.candidates.push_back(parse_scheme(name.get<std::string>()));
+    for (const Json& entry : json.at("matrices")) {
+      Sensitivity item;
+      item.module = entry.at("module").get<std::string>();
+      const auto role = entry.at("role").get<std::string>();
+      for (const Role known : all_roles()) {
+        if (role_name(known) == role) item.role = known;
+      }
+      item.rows = entry.at("rows").get<std::int64_t>();
+      item.cols = entry.at("cols").get<std::int64_t>();
+      item.measured = entry.at("measured").get<std::size_t>();
+      item.kl = entry.at("kl").get<std::vector<double>>();
+      item.bytes = entry.at("bytes").get<std::vector<std::uint64_t>>();
+      item.importance = entry.at("importance").get<std::vector<float>>();
+      const std::size_t count = report.candidates.size();
+      if (item.kl.size() != count || item.bytes.size() != count || item.measured >= count ||
+          std::ssize(item.importance) != item.cols) {
+        fail(ErrorKind::bad_input, "{}: '{}' does not fit the candidates of the file", where, item.module);
+      }
+      report.matrices.push_back(std::move(item));
+    }
+  } catch (const Json::exception& error) {
+    fail(ErrorKind::bad_input, "{}: is no file of sensitivities ({})", where, error.what());
+  }
+  return report;
+}
+
+Json to_json(const std::vector<Allocation>& front) {
+  Json json = Json::array();
   for (const Allocation& point : front) {
-    json["pareto"].push_back({{"bits_per_weight", point.bits}, {"bytes", point.bytes}, {"predicted_kl", point.predicted_kl}});
+    json.push_back({{"bits_per_weight", point.bits}, {"bytes", point.bytes}, {"predicted_kl", point.predicted_kl}});
   }
   return json;
 }

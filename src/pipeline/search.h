@@ -1,14 +1,13 @@
-// Which layer gets which format: the loss of every matrix under every candidate is measured or predicted, and bytes are spent
-// where they save the most (a Lagrangian over additive losses, as HAWQ and llama.cpp's target size have it).
+// Which layer gets which format: the loss of every matrix under every candidate is measured or predicted, and bytes are
+// spent where they save the most (a Lagrangian over additive losses, as HAWQ and llama.cpp's target size have it).
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
-
-#include <nlohmann/json.hpp>
 
 #include "base/progress.h"
 #include "base/threads.h"
@@ -32,9 +31,9 @@ struct Sensitivity {
 struct SensitivityReport {
   std::vector<Scheme> candidates;
   std::vector<Sensitivity> matrices;
-  std::uint64_t other_bytes = 0;     // of tensors that no candidate touches
-  std::int64_t parameters = 0;       // of the whole model
-  std::int64_t tokens = 0;           // that losses were measured on
+  std::uint64_t other_bytes = 0;  // of tensors that no candidate touches
+  std::int64_t parameters = 0;    // of the whole model
+  std::int64_t tokens = 0;        // that losses were measured on
 };
 
 // int2 .. int8 in groups of 64, asymmetric below 6 bits: what the search chooses from if nothing else is said.
@@ -53,8 +52,8 @@ struct Allocation {
   double predicted_kl = 0;          // the sum of the matrices' losses
 };
 
-// The smallest predicted loss with at most `max_bytes` of tensors. Error(usage) if even the smallest candidates are larger
-// (both numbers).
+// The smallest predicted loss with at most `max_bytes` of tensors. Error(usage) if even the smallest candidates are
+// larger (both numbers).
 Allocation allocate(const SensitivityReport& report, std::uint64_t max_bytes);
 // The convex front, from the smallest to the largest: what a Lagrangian can reach.
 std::vector<Allocation> pareto_front(const SensitivityReport& report);
@@ -67,6 +66,10 @@ std::shared_ptr<const WeightSource> allocated_weights(const Checkpoint& source, 
 Recipe recipe_of(const SensitivityReport& report, const Allocation& allocation, std::string name,
                  std::string description);
 
-nlohmann::ordered_json to_json(const SensitivityReport& report, const std::vector<Allocation>& front);
+// A report as a file keeps it, so that one measurement serves many budgets. Error(bad_input) that names `where` for
+// anything to_json did not write.
+nlohmann::ordered_json to_json(const SensitivityReport& report);
+SensitivityReport sensitivity_from_json(const nlohmann::ordered_json& json, const std::string& where);
+nlohmann::ordered_json to_json(const std::vector<Allocation>& front);
 
 }  // namespace halftone

@@ -42,7 +42,8 @@ class RescaledTensors final : public TensorSource {
                                   std::vector<std::byte>& scratch) const override {
     if (const auto vector = vectors_.find(info.name); vector != vectors_.end()) {
       const std::size_t row = vector->second.size() / static_cast<std::size_t>(std::max<std::int64_t>(1, info.rows()));
-      return std::span(vector->second).subspan(static_cast<std::size_t>(first) * row, static_cast<std::size_t>(count) * row);
+      return std::span(vector->second)
+          .subspan(static_cast<std::size_t>(first) * row, static_cast<std::size_t>(count) * row);
     }
     const TensorInfo& from = base_->at(info.name);
     const auto found = matrices_.find(info.name);
@@ -95,7 +96,13 @@ class Smoother {
  public:
   Smoother(const Checkpoint& source, std::string_view method, const std::vector<std::vector<std::int32_t>>& sequences,
            const FormatsOf& formats, ThreadPool& pool, Progress& progress)
-      : source_(source), config_(*source.model), method_(method), sequences_(sequences), formats_(formats), pool_(pool), progress_(progress) {
+      : source_(source),
+        config_(*source.model),
+        method_(method),
+        sequences_(sequences),
+        formats_(formats),
+        pool_(pool),
+        progress_(progress) {
     std::int64_t tokens = 0;
     for (const auto& sequence : sequences) tokens += std::ssize(sequence);
     every_ = std::max<std::int64_t>(1, tokens / kSampleRows);
@@ -127,22 +134,26 @@ class Smoother {
           before[s] = adds ? std::vector<float>() : std::move(input);
         }
         const char* norm = config_.post_norms ? "pre_feedforward_layernorm" : "post_attention_layernorm";
-        if (stage == BlockStage::qkv) smooth(block.modules(stage), watched, module_name(i, "input_layernorm", stem), "");
+        if (stage == BlockStage::qkv)
+          smooth(block.modules(stage), watched, module_name(i, "input_layernorm", stem), "");
         if (stage == BlockStage::gate_up) smooth(block.modules(stage), watched, module_name(i, norm, stem), "");
-        if (stage == BlockStage::ffn_down) smooth(block.modules(stage), watched, "", module_name(i, "mlp.up_proj", stem));
+        if (stage == BlockStage::ffn_down)
+          smooth(block.modules(stage), watched, "", module_name(i, "mlp.up_proj", stem));
       }
       progress_.advance(1, fmt::format("model.layers.{}", i));
     }
     progress_.end();
     SmoothedCheckpoint out{source_, std::move(report_)};
-    out.checkpoint.tensors = std::make_shared<RescaledTensors>(source_.tensors, std::move(matrices_), std::move(vectors_));
+    out.checkpoint.tensors =
+        std::make_shared<RescaledTensors>(source_.tensors, std::move(matrices_), std::move(vectors_));
     out.checkpoint.weights = stored_weights(out.checkpoint.tensors, source_.config);
     return out;
   }
 
  private:
   // The scales of one input, folded into a norm or into the rows of the matrix that makes it.
-  void smooth(const std::vector<std::string>& modules, Watched& watched, const std::string& norm, const std::string& maker) {
+  void smooth(const std::vector<std::string>& modules, Watched& watched, const std::string& norm,
+              const std::string& maker) {
     Json entry{{"input", norm.empty() ? maker : norm}};
     std::vector<std::string> touched = modules;
     if (!maker.empty()) touched.push_back(maker);

@@ -39,7 +39,8 @@ std::vector<std::unique_ptr<CalibratedMethod>> make_calibrated_methods(const std
   for (const std::string& name : names) {
     if (is_smoothing(name)) {
       if (&name == &names.front()) continue;
-      fail(ErrorKind::usage, "method '{}' cannot come after '{}': one that smooths comes first, and only one", name, *(&name - 1));
+      fail(ErrorKind::usage, "method '{}' cannot come after '{}': one that smooths comes first, and only one", name,
+           *(&name - 1));
     }
     const auto* maker = std::find_if(kMakers.begin(), kMakers.end(), [&](const Maker& m) { return m.name == name; });
     if (maker == kMakers.end()) {
@@ -48,8 +49,10 @@ std::vector<std::unique_ptr<CalibratedMethod>> make_calibrated_methods(const std
     methods.push_back(maker->make());
     if (std::count(names.begin(), names.end(), name) > 1) fail(ErrorKind::usage, "method '{}' is named twice", name);
     if (methods.size() > 1 && methods.back()->place() < methods[methods.size() - 2]->place()) {
-      fail(ErrorKind::usage, "method '{}' cannot come after '{}': first those that move the target (gptaq), then one "
-           "that rounds (rtn, gptq), then those that refine (quantease)", name, methods[methods.size() - 2]->name());
+      fail(ErrorKind::usage,
+           "method '{}' cannot come after '{}': first those that move the target (gptaq), then one "
+           "that rounds (rtn, gptq), then those that refine (quantease)",
+           name, methods[methods.size() - 2]->name());
     }
     rounding += methods.back()->place() == CalibratedMethod::Place::rounding ? 1 : 0;
   }
@@ -59,6 +62,8 @@ std::vector<std::unique_ptr<CalibratedMethod>> make_calibrated_methods(const std
   return methods;
 }
 
-bool needs_calibration(const std::vector<std::string>& names) { return names != std::vector<std::string>{"rtn"}; }
+bool needs_calibration(const std::vector<std::string>& names) {
+  return names != std::vector<std::string>{"rtn"};
+}
 
 }  // namespace halftone

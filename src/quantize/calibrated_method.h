@@ -32,10 +32,11 @@ std::unique_ptr<CalibratedMethod> make_gptq();
 std::unique_ptr<CalibratedMethod> make_quantease();
 
 std::vector<std::string> method_names();
-// Before all of them one of "smoothquant", "pss", "awq" may stand (smoothing.h): it moves range between the inputs and the
-// weights of the whole model.
+// Before all of them one of "smoothquant", "pss", "awq" may stand (smoothing.h): it moves range between the inputs and
+// the weights of the whole model.
 std::string smoothing_method(const std::vector<std::string>& names);  // "" if none is named
-// The others of a recipe's names. Error(usage): unknown, twice, in an order that makes no sense, none or two that round.
+// The others of a recipe's names. Error(usage): unknown, twice, in an order that makes no sense, none or two that
+// round.
 std::vector<std::unique_ptr<CalibratedMethod>> make_calibrated_methods(const std::vector<std::string>& names);
 // True unless the names ask for plain rounding alone.
 bool needs_calibration(const std::vector<std::string>& names);

@@ -1,4 +1,5 @@
-// The values that the codes of a scheme reach, in units of the scale: what a method that chooses codes itself rounds to.
+// The values that the codes of a scheme reach, in units of the scale: what a method that chooses codes itself rounds
+// to.
 #pragma once
 
 #include <array>

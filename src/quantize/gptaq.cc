@@ -1,5 +1,5 @@
-// GPTAQ (Li et al. 2025, "Efficient finetuning-free quantization with asymmetric calibration"): the layer shall give what
-// the original layer gave for the original inputs z, although it now gets x. The best real weights for that are
+// GPTAQ (Li et al. 2025, "Efficient finetuning-free quantization with asymmetric calibration"): the layer shall give
+// what the original layer gave for the original inputs z, although it now gets x. The best real weights for that are
 //   argmin_V E |W z - V x|^2 = W C H^-1,  C = E[z x^T], H = E[x x^T],
 // here damped towards W: V = W + W (C - H) (H + damping)^-1. Rounding V under H is then the same problem as before.
 #include <vector>
@@ -38,7 +38,8 @@ class Gptaq final : public CalibratedMethod {
     pool.run_ranges(rows, 1, [&](std::int64_t begin, std::int64_t end, int) {
       for (std::int64_t r = begin; r < end; ++r) {
         for (std::int64_t j = 0; j < cols; ++j) {
-          problem.target()[static_cast<std::size_t>(r * cols + channel(j))] += a[static_cast<std::size_t>(r * cols + j)];
+          problem.target()[static_cast<std::size_t>(r * cols + channel(j))] +=
+              a[static_cast<std::size_t>(r * cols + j)];
         }
       }
     });
@@ -47,6 +48,8 @@ class Gptaq final : public CalibratedMethod {
 
 }  // namespace
 
-std::unique_ptr<CalibratedMethod> make_gptaq() { return std::make_unique<Gptaq>(); }
+std::unique_ptr<CalibratedMethod> make_gptaq() {
+  return std::make_unique<Gptaq>();
+}
 
 }  // namespace halftone

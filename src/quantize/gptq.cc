@@ -1,6 +1,7 @@
-// GPTQ (Frantar, Ashkboos, Hoefler, Alistarh 2022), algorithm 1: channels are rounded one after the other, the most active
-// first; what a channel loses is made up for by those that follow, w_k -= (w_j - q_j) U_jk / U_jj, with H^-1 = U^T U.
-// Scales are those of the original weights (static groups), so that the order of channels does not touch the layout.
+// GPTQ (Frantar, Ashkboos, Hoefler, Alistarh 2022), algorithm 1: channels are rounded one after the other, the most
+// active first; what a channel loses is made up for by those that follow, w_k -= (w_j - q_j) U_jk / U_jj, with H^-1 =
+// U^T U. Scales are those of the original weights (static groups), so that the order of channels does not touch the
+// layout.
 #include <algorithm>
 #include <vector>
 
@@ -67,7 +68,11 @@ class WeightedRounding final : public CalibratedMethod {
 
 }  // namespace
 
-std::unique_ptr<CalibratedMethod> make_gptq() { return std::make_unique<Gptq>(); }
-std::unique_ptr<CalibratedMethod> make_weighted_rounding() { return std::make_unique<WeightedRounding>(); }
+std::unique_ptr<CalibratedMethod> make_gptq() {
+  return std::make_unique<Gptq>();
+}
+std::unique_ptr<CalibratedMethod> make_weighted_rounding() {
+  return std::make_unique<WeightedRounding>();
+}
 
 }  // namespace halftone

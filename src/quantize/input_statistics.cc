@@ -1,12 +1,11 @@
 #include "quantize/input_statistics.h"
 
+#include <Eigen/Cholesky>
+#include <Eigen/Core>
 #include <algorithm>
 #include <cmath>
 #include <numeric>
 #include <optional>
-
-#include <Eigen/Cholesky>
-#include <Eigen/Core>
 
 #include "base/error.h"
 #include "kernels/matmul/matmul.h"
@@ -30,8 +29,7 @@ void transpose(const float* from, std::int64_t rows, std::int64_t cols, float* t
 
 }  // namespace
 
-InputStatistics::InputStatistics(std::int64_t cols)
-    : cols_(cols), sums_(static_cast<std::size_t>(2 * cols * cols)) {}
+InputStatistics::InputStatistics(std::int64_t cols) : cols_(cols), sums_(static_cast<std::size_t>(2 * cols * cols)) {}
 
 void InputStatistics::add(std::span<const float> quantized, std::span<const float> original, std::int64_t count,
                           ThreadPool& pool) {
@@ -48,7 +46,8 @@ void InputStatistics::add(std::span<const float> quantized, std::span<const floa
   transpose(original.data(), count, cols_, columns.data() + quantized.size(), pool);
   dense_product(columns, 2 * cols_, std::span(columns).first(quantized.size()), cols_, count, product, pool);
   pool.run_ranges(static_cast<std::int64_t>(sums_.size()), 4096, [&](std::int64_t begin, std::int64_t end, int) {
-    for (std::int64_t i = begin; i < end; ++i) sums_[static_cast<std::size_t>(i)] += product[static_cast<std::size_t>(i)];
+    for (std::int64_t i = begin; i < end; ++i)
+      sums_[static_cast<std::size_t>(i)] += product[static_cast<std::size_t>(i)];
   });
   rows_ += count;
 }
@@ -107,8 +106,7 @@ HessianFactor factor_hessian(std::span<const float> second_moment, std::int64_t 
   factor.upper.assign(static_cast<std::size_t>(cols * cols), 0.0F);
   for (std::int64_t i = 0; i < cols; ++i) {
     for (std::int64_t j = i; j < cols; ++j) {
-      factor.upper[static_cast<std::size_t>(i * cols + j)] =
-          static_cast<float>(inverse(cols - 1 - i, cols - 1 - j));
+      factor.upper[static_cast<std::size_t>(i * cols + j)] = static_cast<float>(inverse(cols - 1 - i, cols - 1 - j));
     }
   }
   return factor;

@@ -14,8 +14,8 @@ class InputStatistics {
  public:
   explicit InputStatistics(std::int64_t cols);
 
-  // Rows [count, cols] of the inputs as the quantized model has them (after the quantization of activations, if any), and
-  // the same positions in the original model. The sums depend on how rows are cut into calls, but not on threads.
+  // Rows [count, cols] of the inputs as the quantized model has them (after the quantization of activations, if any),
+  // and the same positions in the original model. The sums depend on how rows are cut into calls, but not on threads.
   // Error(bad_input) if a value is not finite.
   void add(std::span<const float> quantized, std::span<const float> original, std::int64_t count, ThreadPool& pool);
 
@@ -34,15 +34,15 @@ class InputStatistics {
 // H = R R^T with the input channels in `order`, and U = R^-1, so that H^-1 = U^T U: U is upper triangular, what GPTQ
 // (Frantar et al. 2022, section 3.3) calls the Cholesky form of the inverse.
 struct HessianFactor {
-  std::vector<std::int32_t> order;    // position -> channel
-  std::vector<float> upper;           // U [cols, cols], row-major, zero below the diagonal
-  double damping = 0;                 // what was added to the diagonal, as a share of its mean
-  std::int64_t dead = 0;              // channels that are zero in every row; they keep to themselves
-  std::int64_t tries = 1;             // of the damping ladder
+  std::vector<std::int32_t> order;  // position -> channel
+  std::vector<float> upper;         // U [cols, cols], row-major, zero below the diagonal
+  double damping = 0;               // what was added to the diagonal, as a share of its mean
+  std::int64_t dead = 0;            // channels that are zero in every row; they keep to themselves
+  std::int64_t tries = 1;           // of the damping ladder
 };
 
-// `damping` is raised tenfold until the matrix can be factored, at most to 10. by_activity: channels in descending order of
-// their second moment (GPTQ's act-order), else as they stand. Error(bad_input) if nothing helps.
+// `damping` is raised tenfold until the matrix can be factored, at most to 10. by_activity: channels in descending
+// order of their second moment (GPTQ's act-order), else as they stand. Error(bad_input) if nothing helps.
 HessianFactor factor_hessian(std::span<const float> second_moment, std::int64_t cols, double damping, bool by_activity);
 
 }  // namespace halftone

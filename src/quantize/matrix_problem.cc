@@ -70,24 +70,35 @@ MatrixProblem::MatrixProblem(std::string module, const Scheme& scheme, std::span
   const SchemeShape cells = solution_.scales_shape();
   scale_cols_ = std::max<std::int64_t>(1, cells.scale_cols);
   switch (scheme.granularity) {
-    case Granularity::tensor: cell_rows_ = std::max<std::int64_t>(1, rows); cell_cols_ = inputs.cols; break;
-    case Granularity::group: cell_cols_ = scheme.group; break;
-    case Granularity::block: cell_rows_ = scheme.block_rows; cell_cols_ = scheme.block_cols; break;
-    default: cell_cols_ = inputs.cols; break;
+    case Granularity::tensor:
+      cell_rows_ = std::max<std::int64_t>(1, rows);
+      cell_cols_ = inputs.cols;
+      break;
+    case Granularity::group:
+      cell_cols_ = scheme.group;
+      break;
+    case Granularity::block:
+      cell_rows_ = scheme.block_rows;
+      cell_cols_ = scheme.block_cols;
+      break;
+    default:
+      cell_cols_ = inputs.cols;
+      break;
   }
 }
 
 float MatrixProblem::rounded_scale(float wanted) const {
   const float global = solution_.global_scale;
   if (!(wanted > 0) || !std::isfinite(wanted)) return 0;
-  const auto rounded = static_cast<float>(round_to(scheme().scale, static_cast<double>(wanted) / static_cast<double>(global)));
+  const auto rounded =
+      static_cast<float>(round_to(scheme().scale, static_cast<double>(wanted) / static_cast<double>(global)));
   const float whole = rounded * global;
   return std::isfinite(whole) && whole >= 0x1p-126F ? whole : 0.0F;
 }
 
 void MatrixProblem::set_scale(std::int64_t cell, float rounded) {
-  solution_.scales[static_cast<std::size_t>(cell)] =
-      static_cast<float>(round_to(scheme().scale, static_cast<double>(rounded) / static_cast<double>(solution_.global_scale)));
+  solution_.scales[static_cast<std::size_t>(cell)] = static_cast<float>(
+      round_to(scheme().scale, static_cast<double>(rounded) / static_cast<double>(solution_.global_scale)));
 }
 
 void MatrixProblem::choose_scales(ThreadPool& pool) {
@@ -138,7 +149,8 @@ void MatrixProblem::choose_scales(ThreadPool& pool) {
         solution_.scales[static_cast<std::size_t>(at)] = candidate.scale;
         if (!solution_.zeros.empty()) solution_.zeros[static_cast<std::size_t>(at)] = candidate.zero;
       };
-      for (int step = 42; step >= 10; step -= 4) attempt(step);  // 1.05 to 0.25 of the range
+      attempt(40);                                               // the whole range: never worse than that
+      for (int step = 42; step >= 10; step -= 4) attempt(step);  // 1.05 to 0.25 of it
       const int coarse = best;
       for (const int offset : {-3, -2, -1, 1, 2, 3}) attempt(coarse + offset);
     }
@@ -165,8 +177,10 @@ double MatrixProblem::weighted_error(ThreadPool& pool) const {
   pool.run_ranges(rows(), 1, [&](std::int64_t begin, std::int64_t end, int) {
     for (std::int64_t r = begin; r < end; ++r) {
       for (std::int64_t c = 0; c < cols(); ++c) {
-        const double d = static_cast<double>(value(r, c)) - static_cast<double>(target_[static_cast<std::size_t>(r * cols() + c)]);
-        sums[static_cast<std::size_t>(r)] += d * d * static_cast<double>(inputs_.importance[static_cast<std::size_t>(c)]);
+        const double d =
+            static_cast<double>(value(r, c)) - static_cast<double>(target_[static_cast<std::size_t>(r * cols() + c)]);
+        sums[static_cast<std::size_t>(r)] +=
+            d * d * static_cast<double>(inputs_.importance[static_cast<std::size_t>(c)]);
       }
     }
   });

@@ -30,7 +30,8 @@ struct ProblemInputs {
 
 class MatrixProblem {
  public:
-  // Codes and scales are those of plain rounding with abs-max scales. The scheme must have scales and an element format of at most 8 bits (can_solve).
+  // Codes and scales are those of plain rounding with abs-max scales. The scheme must have scales and an element format
+  // of at most 8 bits (can_solve).
   MatrixProblem(std::string module, const Scheme& scheme, std::span<const float> values, std::int64_t rows,
                 const ProblemInputs& inputs);
   static bool can_solve(const Scheme& scheme);
@@ -45,8 +46,8 @@ class MatrixProblem {
   std::span<float> target() { return target_; }  // [rows, cols]: what the codes are to come close to
   std::span<const float> target() const { return target_; }
 
-  // Scale cells. Precondition of set_scale: a positive finite number; it is rounded into the scale's format and what it has
-  // become is returned (0: it cannot be a scale, nothing was changed).
+  // Scale cells. Precondition of set_scale: a positive finite number; it is rounded into the scale's format and what it
+  // has become is returned (0: it cannot be a scale, nothing was changed).
   std::int64_t cell(std::int64_t row, std::int64_t col) const {
     return row / cell_rows_ * scale_cols_ + col / cell_cols_;
   }
@@ -58,8 +59,8 @@ class MatrixProblem {
   std::int32_t zero(std::int64_t cell) const {
     return solution_.zeros.empty() ? 0 : solution_.zeros[static_cast<std::size_t>(cell)];
   }
-  float rounded_scale(float wanted) const;             // as scale() would give it; 0 if it cannot be one
-  void set_scale(std::int64_t cell, float rounded);    // a result of rounded_scale
+  float rounded_scale(float wanted) const;           // as scale() would give it; 0 if it cannot be one
+  void set_scale(std::int64_t cell, float rounded);  // a result of rounded_scale
   // The scales with the smallest squared error of the cells, each channel's error weighed by its second moment.
   void choose_scales(ThreadPool& pool);
 

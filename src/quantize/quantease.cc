@@ -1,6 +1,7 @@
-// Cyclic coordinate descent on the layer's squared error (Behdin et al. 2023, "QuantEase", section 3): each code in turn is
-// set to the best one for all others as they are. Between rounds each scale is set to the least-squares one of its cell and
-// rounded into its format. Every step that is taken lowers the error, so the result is never worse than the start.
+// Cyclic coordinate descent on the layer's squared error (Behdin et al. 2023, "QuantEase", section 3): each code in
+// turn is set to the best one for all others as they are. Between rounds each scale is set to the least-squares one of
+// its cell and rounded into its format. Every step that is taken lowers the error, so the result is never worse than
+// the start.
 #include <algorithm>
 #include <cmath>
 #include <vector>
@@ -114,6 +115,8 @@ class QuantEase final : public CalibratedMethod {
 
 }  // namespace
 
-std::unique_ptr<CalibratedMethod> make_quantease() { return std::make_unique<QuantEase>(); }
+std::unique_ptr<CalibratedMethod> make_quantease() {
+  return std::make_unique<QuantEase>();
+}
 
 }  // namespace halftone

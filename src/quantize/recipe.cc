@@ -349,11 +349,12 @@ Json to_json(const Recipe& recipe) {
   json["observer"] = recipe.observer;
   if (needs_calibration(recipe.methods)) {
     const Recipe::Calibration& calibration = recipe.calibration;
-    json["calibration"] = {{"dataset", calibration.dataset.empty() ? "self" : calibration.dataset},
-                           {"samples", calibration.samples},
-                           {"length", calibration.length},
-                           {"chat", calibration.chat},
-                           {"seed", calibration.seed}};
+    Json& out = json["calibration"];
+    out["dataset"] = calibration.dataset.empty() ? "self" : calibration.dataset;
+    if (calibration.samples > 0) out["samples"] = calibration.samples;
+    if (calibration.length > 0) out["length"] = calibration.length;
+    out["chat"] = calibration.chat;
+    out["seed"] = calibration.seed;
   }
   if (!recipe.gate.empty()) {
     Json gate;
