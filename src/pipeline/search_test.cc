@@ -63,7 +63,9 @@ TEST(Search, AllocationsHoldTheBudgetAndBeatEveryUniformSchemeOfTheSize) {
     const Allocation found = allocate(report, bytes);
     EXPECT_LE(found.bytes, bytes);
     EXPECT_LE(found.predicted_kl, kl * (1 + 1e-9));
-    if (uniform > 0 && uniform < 3) EXPECT_LT(found.predicted_kl, 0.7 * kl);
+    if (uniform > 0 && uniform < 3) {
+      EXPECT_LT(found.predicted_kl, 0.7 * kl);
+    }
     EXPECT_NEAR(found.bits, 8.0 * static_cast<double>(found.bytes) / static_cast<double>(report.parameters), 1e-9);
   }
   EXPECT_THROW(allocate(report, 1000), Error);
@@ -182,7 +184,9 @@ TEST(Smoothing, ASmoothedCheckpointComputesTheSame) {
           continue;
         }
         moved += entry.contains("loss") && entry["how"] != "identity" ? 1 : 0;
-        if (std::string(method) != "smoothquant") EXPECT_LE(entry["loss"], entry["identity_loss"]);
+        if (std::string(method) != "smoothquant") {
+          EXPECT_LE(entry["loss"], entry["identity_loss"]);
+        }
       }
       EXPECT_GT(moved, 0) << name << " " << method;
       EXPECT_LT(hidden_difference(source, smoothed.checkpoint), 1e-8) << name << " " << method;
